@@ -1,0 +1,48 @@
+#include "tensor/dtype.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+namespace quire {
+namespace {
+
+TEST(DTypeTest, EveryF16SurvivesTheRoundTrip) {
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const uint16_t half = static_cast<uint16_t>(bits);
+    const float value = f16_to_f32(half);
+    if (std::isnan(value)) {
+      EXPECT_TRUE(std::isnan(f16_to_f32(f32_to_f16(value))));
+    } else {
+      ASSERT_EQ(f32_to_f16(value), half);
+    }
+  }
+}
+
+// Between two neighbouring halves the nearer one is taken, and the even one at the midpoint.
+TEST(DTypeTest, F16RoundsToNearestEven) {
+  for (uint16_t half = 0; half < 0x7bff; ++half) {
+    const double low = f16_to_f32(half);
+    const double high = f16_to_f32(static_cast<uint16_t>(half + 1));
+    const float middle = static_cast<float>((low + high) / 2);
+    const uint16_t even = (half & 1) == 0 ? half : static_cast<uint16_t>(half + 1);
+    ASSERT_EQ(f32_to_f16(middle), even);
+    ASSERT_EQ(f32_to_f16(std::nextafter(middle, 0.0f)), half);
+    ASSERT_EQ(f32_to_f16(std::nextafter(middle, 1e9f)), half + 1);
+  }
+  EXPECT_EQ(f32_to_f16(65519.996f), 0x7bff);
+  EXPECT_EQ(f32_to_f16(65520.0f), 0x7c00);
+  EXPECT_EQ(f32_to_f16(-std::numeric_limits<float>::infinity()), 0xfc00);
+}
+
+TEST(DTypeTest, Bf16RoundsToNearestEven) {
+  EXPECT_EQ(f32_to_bf16(1.0f), 0x3f80);
+  EXPECT_EQ(f32_to_bf16(std::bit_cast<float>(0x3f808000u)), 0x3f80);
+  EXPECT_EQ(f32_to_bf16(std::bit_cast<float>(0x3f818000u)), 0x3f82);
+  EXPECT_EQ(f32_to_bf16(std::bit_cast<float>(0x3f808001u)), 0x3f81);
+  EXPECT_TRUE(std::isnan(bf16_to_f32(f32_to_bf16(std::numeric_limits<float>::quiet_NaN()))));
+}
+
+}  // namespace
+}  // namespace quire

@@ -1,0 +1,26 @@
+// How kernels see the paged KV memory of one layer. kv/kv_cache.h makes these; ops/ops.h takes them.
+#pragma once
+
+#include <cstdint>
+
+#include "tensor/dtype.h"
+
+namespace quire {
+
+// K of token t in page p for KV head h starts at k + p * page_stride + h * head_stride + t * token_stride (elements of
+// dtype), and is head_dim long; V likewise. No kernel assumes that the layer is the outermost dimension, so page_stride
+// may span many layers. One page of one head is a contiguous run: token_stride == head_dim.
+struct PagedKv {
+  void* k = nullptr;
+  void* v = nullptr;
+  DType dtype = DType::kF16;
+  int64_t page_stride = 0;
+  int64_t head_stride = 0;
+  int64_t token_stride = 0;
+  int num_pages = 0;
+  int page_size = 0;
+  int num_kv_heads = 0;
+  int head_dim = 0;
+};
+
+}  // namespace quire
