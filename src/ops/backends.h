@@ -1,0 +1,25 @@
+// Makes the backend that a user asked for. The only place that knows which backends this build has.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+#include "ops/ops.h"
+
+namespace quire {
+
+enum class BackendKind : uint8_t { kReference, kCpu, kCuda };
+
+struct BackendOptions {
+  BackendKind kind = BackendKind::kCpu;
+  int device_index = 0;
+  int num_threads = 0;  // CPU; 0: from the affinity mask, the cgroup quota and the physical cores
+  Compute compute = Compute::kAuto;
+  std::map<std::string, std::string> forced_kernels;  // op → row name
+};
+
+Result<std::unique_ptr<Ops>> create_ops(const BackendOptions& options);
+
+}  // namespace quire

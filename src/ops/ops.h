@@ -1,0 +1,203 @@
+// Ops: everything that layers ask of a backend. The one page to know before writing a kernel or a model.
+//
+// Three backends implement it: reference (plain float loops, the definition of correct), cpu and cuda. What holds for
+// all:
+//   - Shapes are written [outer, .., inner]. The last dimension is contiguous unless said otherwise; outer strides are
+//   free.
+//   - Activations are f32 on the CPU and bf16, f16 or f32 on the GPU; all activations of one call share a dtype.
+//   - Sums, norms, softmax and angles are computed in float and rounded once, when the output is stored.
+//   - Outputs do not overlap inputs, except where a comment says that one may be the other (exactly, not shifted).
+//   - Sizes may be zero: then nothing is done. Shapes that do not fit are a CHECK: callers have validated the world.
+//   - A call enqueues work on context.stream and returns; on the CPU it returns when the work is done. No op
+//   synchronises,
+//     allocates or locks: scratch comes from context.scratch and is given back before the call returns (the GPU's arena
+//     is used in stream order, so that is safe there too).
+//   - An output row depends on its own inputs alone, bit for bit: not on how many rows there are, nor on the number of
+//   threads.
+// Implementations are used by one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/status.h"
+#include "quant/weight.h"
+#include "tensor/arena.h"
+#include "tensor/device.h"
+#include "tensor/paged_kv.h"
+#include "tensor/tensor.h"
+
+namespace quire {
+
+// What every call is given: where scratch comes from and where work is queued.
+struct OpContext {
+  Arena& scratch;
+  void* stream = nullptr;  // cudaStream_t on the GPU; unused on the CPU
+};
+
+// kAuto may quantize activations to 8 bits where weights are integers; kF32 computes with float activations and weights
+// dequantized inside the kernel.
+enum class Compute : uint8_t { kAuto, kF32 };
+
+enum class Activation : uint8_t {
+  kSilu,      // x / (1 + e^-x)
+  kGeluTanh,  // 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
+};
+
+// What linear adds before it stores: y = x·Wᵀ + bias + residual.
+struct Epilogue {
+  ConstTensorView bias;      // [n] f32, or not given
+  ConstTensorView residual;  // [num_tokens, n] dtype of y, or not given; may be y itself
+};
+
+enum class RopeStyle : uint8_t {
+  kHalves,       // pairs (i, i + rotary_dim / 2): Hugging Face's rotate_half, GPT-NeoX
+  kInterleaved,  // pairs (2i, 2i + 1): the original Llama files and GGUF's permuted q and k
+};
+
+struct RopeParams {
+  ConstTensorView
+      inverse_frequencies;  // [rotary_dim / 2] f32: angle = position * inverse_frequency; scaling is already in it
+  float attention_factor = 1.0f;  // multiplies cos and sin (yarn, longrope)
+  RopeStyle style = RopeStyle::kHalves;
+};
+
+// The sequences of a step as attention sees them; equal for all layers of a KV group. Device tensors with host bounds,
+// so that a captured graph can be replayed with other contents.
+struct AttentionBatch {
+  int num_sequences = 0;
+  int num_tokens = 0;               // query tokens of all sequences, those of a sequence one after another
+  ConstTensorView query_starts;     // [num_sequences + 1] i32: sequence s owns query rows [starts[s], starts[s + 1])
+  ConstTensorView context_lengths;  // [num_sequences] i32: tokens of s in the KV memory, this step's included
+  ConstTensorView page_table;  // [num_sequences, max_pages_per_sequence] i32: physical page of each logical page, or -1
+                               // where a window has left the page behind (never read)
+  ConstTensorView slots;  // [num_tokens] i64: page * page_size + offset of each token's own K and V; < 0: not written
+  // The same on the host, for planning.
+  std::span<const int32_t> host_query_starts;
+  std::span<const int32_t> host_context_lengths;
+};
+
+struct AttentionParams {
+  float scale = 1.0f;     // multiplies q·k
+  float soft_cap = 0.0f;  // > 0: scores become cap * tanh(score / cap)
+  int window = 0;         // > 0: query i sees keys j with i - window < j <= i; 0: all keys j <= i
+};
+
+// Work items of a step's attention, made once a step and used by every layer of a group. Each backend has its own.
+class AttentionPlan {
+ public:
+  virtual ~AttentionPlan() = default;
+};
+
+// The geometry that a plan needs, one a KV group.
+struct AttentionGeometry {
+  int num_heads = 0;
+  int num_kv_heads = 0;
+  int head_dim = 0;
+  int page_size = 0;
+  int window = 0;
+  int max_num_tokens = 0;  // upper bounds over all steps, for sizing
+  int max_num_sequences = 0;
+};
+
+class Ops {
+ public:
+  virtual ~Ops() = default;
+
+  // ---- Memory ------------------------------------------------------------------------------------------------------
+
+  virtual Device device() const = 0;
+  virtual std::string description() const = 0;  // "cpu: avx512_vnni, 2 threads": for the log and benchmark records
+
+  // At start only. `purpose` ("KV pages") appears in the error when memory is short.
+  virtual Result<DeviceBuffer> allocate(int64_t num_bytes, const char* purpose) = 0;
+  virtual void copy_to_device(OpContext& context, void* device_data, const void* host_data, int64_t num_bytes) = 0;
+  virtual void copy_to_host(OpContext& context, void* host_data, const void* device_data, int64_t num_bytes) = 0;
+  // Waits until everything enqueued on the stream is done. Called by the engine, once a step; never by an op.
+  virtual void synchronize(OpContext& context) = 0;
+
+  // ---- Weights -----------------------------------------------------------------------------------------------------
+
+  // Re-lays a row-major weight for this backend's kernels, copying it to the device. `file_weight` may be released
+  // after. A weight that is only gathered from (an embedding that is not tied) is packed too: embedding() takes what
+  // pack() returns.
+  virtual Result<Weight> pack(const Weight& file_weight) = 0;
+
+  // ---- Embedding, norms, elementwise -------------------------------------------------------------------------------
+
+  // y[t] = scale * table[ids[t]].   y: [num_tokens, hidden]   table: n = vocab, k = hidden   ids: [num_tokens] i32,
+  // each in [0, n)
+  virtual void embedding(OpContext& context, TensorView y, const Weight& table, ConstTensorView ids, float scale) = 0;
+
+  // y[i] = x[rows[i]].   y: [num_rows, hidden]   x: [num_tokens, hidden]   rows: [num_rows] i32
+  virtual void gather_rows(OpContext& context, TensorView y, ConstTensorView x, ConstTensorView rows) = 0;
+
+  // y[t] = x[t] / sqrt(mean(x[t]²) + epsilon) * weight, over the last dimension. y may be x.
+  //   x, y: [num_tokens, hidden] or [num_tokens, num_heads, head_dim]   weight: [hidden or head_dim] f32
+  virtual void rms_norm(OpContext& context, TensorView y, ConstTensorView x, ConstTensorView weight, float epsilon) = 0;
+
+  // x += delta; y = rms_norm(x). Fused; the default body calls add and rms_norm.
+  virtual void add_rms_norm(OpContext& context, TensorView y, TensorView x, ConstTensorView delta,
+                            ConstTensorView weight, float epsilon);
+
+  // y = a + b, elementwise. y may be a or b.   all: [num_tokens, hidden]
+  virtual void add(OpContext& context, TensorView y, ConstTensorView a, ConstTensorView b) = 0;
+
+  // y = activation(gate) * up.   y, gate, up: [num_tokens, intermediate]; y may be gate or up
+  virtual void gated_activation(OpContext& context, TensorView y, ConstTensorView gate, ConstTensorView up,
+                                Activation activation) = 0;
+
+  // x = cap * tanh(x / cap), in place.   x: [num_rows, n] f32
+  virtual void soft_cap(OpContext& context, TensorView x, float cap) = 0;
+
+  // ---- Linear ------------------------------------------------------------------------------------------------------
+
+  // y = x · Wᵀ (+ bias + residual).   x: [num_tokens, k]   y: [num_tokens, n], dtype of x or f32   weight: n × k,
+  // packed
+  virtual void linear(OpContext& context, TensorView y, ConstTensorView x, const Weight& weight,
+                      const Epilogue& epilogue) = 0;
+
+  // One matrix an expert: rows [offsets[e], offsets[e + 1]) of x go through expert e. Mixture-of-experts layers sort
+  // their tokens by expert first.   x: [num_rows, k]   y: [num_rows, n]   offsets: [num_experts + 1] i32
+  virtual void grouped_linear(OpContext& context, TensorView y, ConstTensorView x, const Weight& weight,
+                              ConstTensorView offsets) = 0;
+
+  // ---- Attention over pages ----------------------------------------------------------------------------------------
+
+  // Rotates the first 2 * |inverse_frequencies| elements of every head, in place; the rest stays.
+  //   x: [num_tokens, num_heads, head_dim]   positions: [num_tokens] i32. cos and sin of the float product, in float
+  virtual void rope(OpContext& context, TensorView x, ConstTensorView positions, const RopeParams& params) = 0;
+
+  // Stores this step's K and V in their slots, rounded to the cache's dtype.   k, v: [num_tokens, num_kv_heads,
+  // head_dim]
+  virtual void write_kv(OpContext& context, const PagedKv& kv, ConstTensorView k, ConstTensorView v,
+                        ConstTensorView slots) = 0;
+
+  // Copies whole pages inside the pool, all layers at once: pages[i] = {from, to} (host memory). `page_bytes` apart
+  // from `base`.
+  struct PageCopy {
+    int32_t from;
+    int32_t to;
+  };
+  virtual void copy_pages(OpContext& context, void* base, int64_t page_bytes, std::span<const PageCopy> pages) = 0;
+
+  // A plan object for a geometry, with its buffers sized for the largest step.
+  virtual Result<std::unique_ptr<AttentionPlan>> create_attention_plan(const AttentionGeometry& geometry) = 0;
+
+  // Fills the plan for this step. Host work only, plus copies enqueued on the stream.
+  virtual void plan_attention(OpContext& context, AttentionPlan& plan, const AttentionBatch& batch) = 0;
+
+  // out[i] = Σ_j softmax_j(score(i, j)) v[j], score = soft_cap(scale * q[i]·k[j]), over the keys of i's sequence at
+  // positions
+  // <= its own and inside the window. Query row r of a sequence with q_len queries and c context tokens stands at
+  // position c - q_len + r. Query head h reads KV head h * num_kv_heads / num_heads. Slots past the context are never
+  // read. KV is walked in chunks of a fixed size at absolute positions and partial results are merged in ascending
+  // order, so the answer does not depend on page size, on chunking of the prompt, or on the batch.
+  //   q, out: [num_tokens, num_heads, head_dim]
+  virtual void attention(OpContext& context, TensorView out, ConstTensorView q, const PagedKv& kv,
+                         const AttentionBatch& batch, const AttentionPlan& plan, const AttentionParams& params) = 0;
+};
+
+}  // namespace quire
