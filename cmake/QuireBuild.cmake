@@ -48,7 +48,7 @@ if(NOT QUIRE_CUDA STREQUAL "OFF")
   elseif(QUIRE_CUDA STREQUAL "ON")
     message(FATAL_ERROR "QUIRE_CUDA is ON, but no nvcc was found. Install the CUDA toolkit, or leave QUIRE_CUDA at AUTO.")
   else()
-    message(STATUS "No CUDA compiler found: this build serves from the CPU only.")
+    message(STATUS "quire: no CUDA compiler found, this build serves from the CPU only")
   endif()
 endif()
 

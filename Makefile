@@ -1,0 +1,27 @@
+# The commands that README.md names. Each works alone on a fresh clone of a Debian 12 machine.
+BUILD := build/release
+PROMPT ?= Explain in two sentences why the sky is blue.
+
+.PHONY: all deps build model run test bench
+all: build
+
+deps:
+	@tools/install_deps.sh
+
+build: deps
+	@test -f $(BUILD)/build.ninja || cmake --preset release
+	@cmake --build $(BUILD)
+
+model: deps
+	@python3 tools/fetch_default_model.py
+
+run: build
+	@model=$$(python3 tools/fetch_default_model.py) && \
+	  $(BUILD)/quire generate "$$model" --chat --max-tokens 128 --prompt "$(PROMPT)"
+
+test: build
+	@QUIRE_TEST_MODEL=$$(python3 tools/fetch_default_model.py) && export QUIRE_TEST_MODEL && \
+	  ctest --test-dir $(BUILD) --output-on-failure -L cpu
+
+bench: build
+	@model=$$(python3 tools/fetch_default_model.py) && $(BUILD)/quire bench "$$model"
