@@ -1,0 +1,127 @@
+#include "base/thread_pool.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/check.h"
+
+namespace quire {
+
+namespace {
+
+// Longer than the gaps between the ops of a decode step, shorter than anything a neighbour would feel.
+constexpr std::chrono::microseconds kWorkerWatchTime(50);
+// A chunk that another thread holds usually ends within this; if not, that thread has lost its processor, and a caller
+// that sleeps gives it one.
+constexpr std::chrono::microseconds kCallerWatchTime(20);
+
+void pause_briefly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
+// Polls until `is_done` or until the time is over; returns whether it is done.
+template <typename IsDone>
+bool watch_for(std::chrono::microseconds time, IsDone is_done) {
+  const auto deadline = std::chrono::steady_clock::now() + time;
+  do {
+    for (int i = 0; i < 32; ++i) {
+      if (is_done()) return true;
+      pause_briefly();
+    }
+  } while (std::chrono::steady_clock::now() < deadline);
+  return is_done();
+}
+
+}  // namespace
+
+ThreadPool::ThreadPool(int num_threads) {
+  CHECK(num_threads >= 1);
+  workers_.reserve(static_cast<size_t>(num_threads - 1));
+  for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this, i] { work_until_stopped(i); });
+}
+
+ThreadPool::~ThreadPool() {
+  is_stopping_.store(true);
+  worker_wakeups_.fetch_add(1);
+  worker_wakeups_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+}
+
+void ThreadPool::run(int64_t count, int64_t grain, void* callable, Invoke invoke) {
+  if (count <= 0) return;
+  CHECK(grain >= 1);
+  const int64_t num_chunks = (count + grain - 1) / grain;
+  if (workers_.empty() || num_chunks == 1) {
+    for (int64_t begin = 0; begin < count; begin += grain) {
+      invoke(callable, WorkRange{begin, std::min(begin + grain, count), 0});
+    }
+    return;
+  }
+  DCHECK(num_unfinished_chunks_.load() == 0);
+  callable_ = callable;
+  invoke_ = invoke;
+  count_ = count;
+  grain_ = grain;
+  num_chunks_ = num_chunks;
+  num_unfinished_chunks_.store(num_chunks, std::memory_order_relaxed);
+  // Sequentially consistent with the worker's "I sleep; is there work?": one of the two sees the other.
+  num_open_chunks_.store(num_chunks);
+  if (num_sleeping_workers_.load() > 0) {
+    worker_wakeups_.fetch_add(1);
+    worker_wakeups_.notify_all();
+  }
+  while (run_one_chunk(0)) {
+  }
+  const auto is_done = [this] { return num_unfinished_chunks_.load(std::memory_order_acquire) == 0; };
+  if (watch_for(kCallerWatchTime, is_done)) return;
+  while (true) {
+    const uint32_t seen = caller_wakeups_.load();
+    is_caller_asleep_.store(true);
+    if (num_unfinished_chunks_.load() == 0) break;
+    caller_wakeups_.wait(seen);
+  }
+  is_caller_asleep_.store(false);
+}
+
+bool ThreadPool::run_one_chunk(int worker_index) {
+  int64_t num_open = num_open_chunks_.load(std::memory_order_relaxed);
+  do {
+    if (num_open == 0) return false;
+  } while (!num_open_chunks_.compare_exchange_weak(num_open, num_open - 1, std::memory_order_acquire,
+                                                   std::memory_order_relaxed));
+  const int64_t begin = (num_chunks_ - num_open) * grain_;
+  invoke_(callable_, WorkRange{begin, std::min(begin + grain_, count_), worker_index});
+  // Sequentially consistent with the caller's "I sleep; is it done?".
+  if (num_unfinished_chunks_.fetch_sub(1) == 1 && is_caller_asleep_.load()) {
+    caller_wakeups_.fetch_add(1);
+    caller_wakeups_.notify_one();
+  }
+  return true;
+}
+
+void ThreadPool::work_until_stopped(int worker_index) {
+  const auto is_needed = [this] {
+    return num_open_chunks_.load(std::memory_order_relaxed) > 0 || is_stopping_.load(std::memory_order_relaxed);
+  };
+  while (!is_stopping_.load(std::memory_order_relaxed)) {
+    while (run_one_chunk(worker_index)) {
+    }
+    if (!watch_for(kWorkerWatchTime, is_needed)) sleep_until_work();
+  }
+}
+
+void ThreadPool::sleep_until_work() {
+  num_sleeping_workers_.fetch_add(1);
+  while (true) {
+    const uint32_t seen = worker_wakeups_.load();
+    if (num_open_chunks_.load() > 0 || is_stopping_.load()) break;
+    worker_wakeups_.wait(seen);
+  }
+  num_sleeping_workers_.fetch_sub(1);
+}
+
+}  // namespace quire
