@@ -57,11 +57,11 @@ enum class RopeStyle : uint8_t {
   kInterleaved,  // pairs (2i, 2i + 1): the original Llama files and GGUF's permuted q and k
 };
 
+// What the angles of a rotation are made of.
 struct RopeParams {
   ConstTensorView
       inverse_frequencies;  // [rotary_dim / 2] f32: angle = position * inverse_frequency; scaling is already in it
   float attention_factor = 1.0f;  // multiplies cos and sin (yarn, longrope)
-  RopeStyle style = RopeStyle::kHalves;
 };
 
 // The sequences of a step as attention sees them; equal for all layers of a KV group. Device tensors with host bounds,
@@ -166,9 +166,16 @@ class Ops {
 
   // ---- Attention over pages ----------------------------------------------------------------------------------------
 
-  // Rotates the first 2 * |inverse_frequencies| elements of every head, in place; the rest stays.
-  //   x: [num_tokens, num_heads, head_dim]   positions: [num_tokens] i32. cos and sin of the float product, in float
-  virtual void rope(OpContext& context, TensorView x, ConstTensorView positions, const RopeParams& params) = 0;
+  // The cos and sin of a step, which every layer's rope reads: angles are the same for all layers and heads, and
+  // costly. A model fills one table a step for each RopeParams that it has.   positions: [num_tokens] i32
+  //   table: [num_tokens, rotary_dim] f32: rotary_dim / 2 cosines, then as many sines, of the float product position *
+  //   inverse_frequency, computed in float, times attention_factor
+  virtual void rope_table(OpContext& context, TensorView table, ConstTensorView positions,
+                          const RopeParams& params) = 0;
+
+  // Rotates the first rotary_dim elements of every head, in place; the rest stays. Of a pair (a, b): a cos - b sin, and
+  // b cos + a sin, each product rounded.   x: [num_tokens, num_heads, head_dim]   table: [num_tokens, rotary_dim] f32
+  virtual void rope(OpContext& context, TensorView x, ConstTensorView table, RopeStyle style) = 0;
 
   // Stores this step's K and V in their slots, rounded to the cache's dtype.   k, v: [num_tokens, num_kv_heads,
   // head_dim]
