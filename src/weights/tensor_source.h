@@ -1,0 +1,46 @@
+// What a model file offers, whatever its kind: named tensors as bytes. GGUF files and safetensors folders implement it
+// (weights/gguf.h, weights/safetensors.h); the loader and model registry read it. Constant once opened: any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "quant/format.h"
+
+namespace quire {
+
+struct SourceTensor {
+  std::string name;
+  std::optional<FormatId> format;  // nothing when we cannot compute with this type
+  std::string type_name;           // as the file calls it: "q4_k", "BF16", "iq2_xxs"
+  std::vector<int64_t> sizes;      // outermost first: a matrix is {n outputs, k inputs}, whatever the file's order
+  std::span<const std::byte> data;
+
+  int64_t num_values() const;
+};
+
+class TensorSource {
+ public:
+  virtual ~TensorSource() = default;
+
+  // In the order of the file.
+  virtual std::span<const SourceTensor> tensors() const = 0;
+  // Null when there is none of that name.
+  virtual const SourceTensor* find(std::string_view name) const = 0;
+
+  // Keeps all bytes alive: it may outlive this object.
+  virtual std::shared_ptr<const void> owner() const = 0;
+  // A hint that these bytes have been copied elsewhere.
+  virtual void done_with(std::span<const std::byte>) const {}
+};
+
+// "[49152, 576]", for messages.
+std::string describe_sizes(std::span<const int64_t> sizes);
+
+}  // namespace quire
