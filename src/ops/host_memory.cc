@@ -1,0 +1,134 @@
+#include "ops/host_memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+#include <sstream>
+
+namespace quire {
+
+namespace {
+
+constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
+constexpr int64_t kAlignmentBytes = 256;
+constexpr int64_t kHugePageBytes = int64_t{2} << 20;
+// From here on a block is mapped for itself: a page fault every 2 MiB instead of every 4 KiB.
+constexpr int64_t kMappedBytes = 4 * kHugePageBytes;
+
+// The first number of a file; -1 where there is none ("max", or no file).
+int64_t read_number(const std::string& path) {
+  std::ifstream file(path);
+  int64_t number = -1;
+  if (!(file >> number)) return -1;
+  return number;
+}
+
+// A "key: number kB" line of /proc/meminfo, in bytes.
+int64_t meminfo_bytes(const std::string& root, const std::string& key) {
+  std::ifstream file(root + "/proc/meminfo");
+  std::string line;
+  while (std::getline(file, line)) {
+    std::istringstream fields(line);
+    std::string name;
+    int64_t kilobytes = 0;
+    if (fields >> name >> kilobytes && name == key + ":") return kilobytes * 1024;
+  }
+  return kUnlimited;
+}
+
+// What a cgroup folder leaves: its limit less what it uses, file cache that can be dropped not counted.
+int64_t cgroup_left_bytes(const std::string& folder, const char* limit_file, const char* usage_file) {
+  const int64_t limit = read_number(folder + limit_file);
+  const int64_t usage = read_number(folder + usage_file);
+  // Version 1 says "no limit" with a number near 2^63.
+  if (limit < 0 || usage < 0 || limit > kUnlimited / 2) return kUnlimited;
+  int64_t reclaimable = 0;
+  std::ifstream stat(folder + "/memory.stat");
+  std::string name;
+  int64_t value = 0;
+  while (stat >> name >> value) {
+    if (name == "inactive_file") reclaimable = value;
+  }
+  return std::max<int64_t>(0, limit - std::max<int64_t>(0, usage - reclaimable));
+}
+
+// The limits of this process's own group and of all groups above it.
+int64_t cgroup_left_bytes(const std::string& root) {
+  int64_t left =
+      std::min(cgroup_left_bytes(root + "/sys/fs/cgroup", "/memory.max", "/memory.current"),
+               cgroup_left_bytes(root + "/sys/fs/cgroup/memory", "/memory.limit_in_bytes", "/memory.usage_in_bytes"));
+  std::ifstream groups(root + "/proc/self/cgroup");
+  std::string line;
+  while (std::getline(groups, line)) {
+    const size_t first = line.find(':');
+    const size_t second = line.find(':', first == std::string::npos ? first : first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    const bool is_version_2 = controllers.empty();
+    if (!is_version_2 && controllers != "memory") continue;
+    const std::string mount = root + (is_version_2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory");
+    for (std::string group = line.substr(second + 1); group.size() > 1; group.resize(group.rfind('/'))) {
+      const int64_t group_left =
+          is_version_2 ? cgroup_left_bytes(mount + group, "/memory.max", "/memory.current")
+                       : cgroup_left_bytes(mount + group, "/memory.limit_in_bytes", "/memory.usage_in_bytes");
+      left = std::min(left, group_left);
+      if (group.rfind('/') == std::string::npos) break;
+    }
+  }
+  return left;
+}
+
+int64_t round_up(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+}  // namespace
+
+int64_t available_host_bytes(const std::string& root) {
+  return std::min(meminfo_bytes(root, "MemAvailable"), cgroup_left_bytes(root));
+}
+
+std::string describe_bytes(int64_t num_bytes) {
+  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  double amount = static_cast<double>(num_bytes);
+  int unit = 0;
+  while (amount >= 1024 && unit < 4) {
+    amount /= 1024;
+    ++unit;
+  }
+  char text[32];
+  std::snprintf(text, sizeof(text), unit == 0 ? "%.0f %s" : "%.1f %s", amount, kUnits[unit]);
+  return text;
+}
+
+Result<DeviceBuffer> allocate_host(int64_t num_bytes, const char* purpose) {
+  CHECK(num_bytes >= 0);
+  const int64_t available = available_host_bytes();
+  if (num_bytes > available) {
+    return resource_exhausted("not enough memory for " + std::string(purpose) + ": it needs " +
+                              describe_bytes(num_bytes) + ", and " + describe_bytes(available) +
+                              " are available. Use a smaller model or context, or free memory on this machine.");
+  }
+  const std::string failure = "the system refused " + describe_bytes(num_bytes) + " for " + purpose +
+                              "; see ulimit -v and the system's overcommit settings";
+  if (num_bytes >= kMappedBytes) {
+    // One huge page more than needed, so that the block can begin on a border of one.
+    const size_t mapped_bytes = static_cast<size_t>(round_up(num_bytes, kHugePageBytes) + kHugePageBytes);
+    void* mapping = mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapping == MAP_FAILED) return resource_exhausted(failure);
+    void* data =
+        reinterpret_cast<void*>(round_up(static_cast<int64_t>(reinterpret_cast<intptr_t>(mapping)), kHugePageBytes));
+    madvise(data, mapped_bytes - static_cast<size_t>(kHugePageBytes), MADV_HUGEPAGE);  // a wish: failing is no fault
+    return DeviceBuffer(data, num_bytes, Device{}, [mapping, mapped_bytes](void*) { munmap(mapping, mapped_bytes); });
+  }
+  const size_t rounded_bytes = static_cast<size_t>(round_up(std::max<int64_t>(num_bytes, 1), kAlignmentBytes));
+  void* data = std::aligned_alloc(static_cast<size_t>(kAlignmentBytes), rounded_bytes);
+  if (data == nullptr) return resource_exhausted(failure);
+  return DeviceBuffer(data, num_bytes, Device{}, [](void* block) { std::free(block); });
+}
+
+}  // namespace quire

@@ -1,0 +1,25 @@
+// Memory of the machine for the backends that compute on the CPU: aligned blocks, refused with numbers when they cannot
+// fit, so that a model too large ends in a message and not in the hands of the system's out-of-memory killer.
+// Called at start only.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+#include "tensor/device.h"
+
+namespace quire {
+
+// What this process may still take: the system's available memory, or less where a cgroup limits it. `root` stands
+// before /proc and /sys; empty for the real ones. A very large number where nothing says.
+int64_t available_host_bytes(const std::string& root = {});
+
+// A block aligned to 256 bytes (to huge pages if it is large, and backed by them where the system allows it). Its
+// contents are zero if it is large, else arbitrary. `purpose` names it in the error.
+Result<DeviceBuffer> allocate_host(int64_t num_bytes, const char* purpose);
+
+// "1.5 GiB": for messages.
+std::string describe_bytes(int64_t num_bytes);
+
+}  // namespace quire

@@ -1,0 +1,148 @@
+// Attention of the reference backend: for every query and head, three passes over the keys it sees (the largest score,
+// then the sum and the weighted values), straight from the definition in ops.h.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "ops/reference/reference_ops.h"
+
+namespace quire {
+
+namespace {
+
+// Where an element of K or V stands: offset of (slot's page and token, head).
+int64_t kv_offset(const PagedKv& kv, int64_t page, int64_t token, int64_t head) {
+  return page * kv.page_stride + head * kv.head_stride + token * kv.token_stride;
+}
+
+float load(const void* data, DType dtype, int64_t index) {
+  switch (dtype) {
+    case DType::kF32:
+      return static_cast<const float*>(data)[index];
+    case DType::kF16:
+      return f16_to_f32(static_cast<const uint16_t*>(data)[index]);
+    case DType::kBF16:
+      return bf16_to_f32(static_cast<const uint16_t*>(data)[index]);
+    default:
+      CHECK(!"KV memory of the CPU is f32, f16 or bf16");
+      return 0;
+  }
+}
+
+void store(void* data, DType dtype, int64_t index, float value) {
+  switch (dtype) {
+    case DType::kF32:
+      static_cast<float*>(data)[index] = value;
+      break;
+    case DType::kF16:
+      static_cast<uint16_t*>(data)[index] = f32_to_f16(value);
+      break;
+    case DType::kBF16:
+      static_cast<uint16_t*>(data)[index] = f32_to_bf16(value);
+      break;
+    default:
+      CHECK(!"KV memory of the CPU is f32, f16 or bf16");
+  }
+}
+
+// Host and device are one memory here: nothing to plan.
+class ReferenceAttentionPlan final : public AttentionPlan {};
+
+// One query row of one head.
+struct Query {
+  const float* q;
+  float* out;
+  int64_t kv_head;
+  const int32_t* pages;  // of its sequence
+  int64_t first_key;     // sees keys [first_key, end_key)
+  int64_t end_key;
+};
+
+void attend(const Query& query, const PagedKv& kv, const AttentionParams& params) {
+  const auto offset_of = [&](int64_t key) {
+    return kv_offset(kv, query.pages[key / kv.page_size], key % kv.page_size, query.kv_head);
+  };
+  const auto score_of = [&](int64_t key) {
+    const int64_t offset = offset_of(key);
+    float sum = 0;
+    for (int64_t d = 0; d < kv.head_dim; ++d) sum += query.q[d] * load(kv.k, kv.dtype, offset + d);
+    const float score = params.scale * sum;
+    return params.soft_cap > 0 ? params.soft_cap * std::tanh(score / params.soft_cap) : score;
+  };
+  for (int64_t d = 0; d < kv.head_dim; ++d) query.out[d] = 0;
+  if (query.first_key >= query.end_key) return;
+
+  float largest = -std::numeric_limits<float>::infinity();
+  for (int64_t key = query.first_key; key < query.end_key; ++key) largest = std::max(largest, score_of(key));
+  float sum = 0;
+  for (int64_t key = query.first_key; key < query.end_key; ++key) {
+    const float weight = std::exp(score_of(key) - largest);
+    sum += weight;
+    const int64_t offset = offset_of(key);
+    for (int64_t d = 0; d < kv.head_dim; ++d) query.out[d] += weight * load(kv.v, kv.dtype, offset + d);
+  }
+  for (int64_t d = 0; d < kv.head_dim; ++d) query.out[d] /= sum;
+}
+
+}  // namespace
+
+void ReferenceOps::write_kv(OpContext&, const PagedKv& kv, ConstTensorView k, ConstTensorView v,
+                            ConstTensorView slots) {
+  CHECK(k.rank() == 3);
+  CHECK(v.rank() == 3);
+  CHECK(k.size(1) == kv.num_kv_heads);
+  CHECK(k.size(2) == kv.head_dim);
+  CHECK(v.size(0) == k.size(0));
+  CHECK(v.size(1) == k.size(1));
+  CHECK(v.size(2) == k.size(2));
+  CHECK(slots.num_elements() == k.size(0));
+  for (int64_t t = 0; t < k.size(0); ++t) {
+    const int64_t slot = slots.data<int64_t>()[t];
+    if (slot < 0) continue;
+    CHECK(slot < int64_t{kv.num_pages} * kv.page_size);
+    for (int64_t head = 0; head < kv.num_kv_heads; ++head) {
+      const int64_t offset = kv_offset(kv, slot / kv.page_size, slot % kv.page_size, head);
+      for (int64_t d = 0; d < kv.head_dim; ++d) {
+        store(kv.k, kv.dtype, offset + d, k.data<float>()[t * k.stride(0) + head * k.stride(1) + d]);
+        store(kv.v, kv.dtype, offset + d, v.data<float>()[t * v.stride(0) + head * v.stride(1) + d]);
+      }
+    }
+  }
+}
+
+Result<std::unique_ptr<AttentionPlan>> ReferenceOps::create_attention_plan(const AttentionGeometry&) {
+  return std::unique_ptr<AttentionPlan>(std::make_unique<ReferenceAttentionPlan>());
+}
+
+void ReferenceOps::plan_attention(OpContext&, AttentionPlan&, const AttentionBatch&) {}
+
+void ReferenceOps::attention(OpContext&, TensorView out, ConstTensorView q, const PagedKv& kv,
+                             const AttentionBatch& batch, const AttentionPlan&, const AttentionParams& params) {
+  CHECK(q.rank() == 3);
+  CHECK(out.rank() == 3);
+  CHECK(q.size(0) == batch.num_tokens);
+  CHECK(out.size(0) == batch.num_tokens);
+  CHECK(q.size(2) == kv.head_dim);
+  CHECK(out.size(2) == kv.head_dim);
+  CHECK(out.size(1) == q.size(1));
+  const int64_t num_heads = q.size(1);
+  const int32_t* starts = batch.query_starts.data<int32_t>();
+  const int32_t* context_lengths = batch.context_lengths.data<int32_t>();
+  for (int64_t s = 0; s < batch.num_sequences; ++s) {
+    const int32_t* pages = batch.page_table.data<int32_t>() + s * batch.page_table.stride(0);
+    for (int64_t token = starts[s]; token < starts[s + 1]; ++token) {
+      const int64_t position = context_lengths[s] - starts[s + 1] + token;
+      for (int64_t head = 0; head < num_heads; ++head) {
+        attend({.q = q.data<float>() + token * q.stride(0) + head * q.stride(1),
+                .out = out.data<float>() + token * out.stride(0) + head * out.stride(1),
+                .kv_head = head * kv.num_kv_heads / num_heads,
+                .pages = pages,
+                .first_key = params.window > 0 ? std::max<int64_t>(0, position - params.window + 1) : 0,
+                .end_key = position + 1},
+               kv, params);
+      }
+    }
+  }
+}
+
+}  // namespace quire
