@@ -1,0 +1,25 @@
+// From what a user calls MODEL to a path: a GGUF file, a Hugging Face folder, or the name of a model in the cache
+// folder. Nothing is opened here; weights/checkpoint does that.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace quire::app {
+
+struct CachedModel {
+  std::string name;  // what MODEL may be: the file name without .gguf, or the folder's name
+  std::filesystem::path path;
+  int64_t num_bytes = 0;
+};
+
+// By name, ascending; a folder that does not exist has none. Later parts of a split file are counted in its first.
+std::vector<CachedModel> list_cached_models(const std::filesystem::path& folder);
+
+// An existing path wins over a cached name. The error lists the names that there are.
+Result<std::filesystem::path> resolve_model(const std::string& model, const std::filesystem::path& cache_folder);
+
+}  // namespace quire::app

@@ -1,0 +1,109 @@
+#include "app/options.h"
+
+#include <cmath>
+#include <cstdlib>
+
+namespace quire::app {
+
+namespace {
+
+const char* environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr && value[0] != '\0' ? value : nullptr;
+}
+
+}  // namespace
+
+Environment read_environment() {
+  namespace fs = std::filesystem;
+  if (const char* folder = environment("QUIRE_CACHE")) return {folder};
+  if (const char* base = environment("XDG_CACHE_HOME")) return {fs::path(base) / "quire" / "models"};
+  const char* home = environment("HOME");
+  return {fs::path(home != nullptr ? home : ".") / ".cache" / "quire" / "models"};
+}
+
+int64_t parse_memory_size(const std::string& text) {
+  struct Unit {
+    const char* name;
+    double bytes;
+  };
+  constexpr Unit kUnits[] = {{"", 1},       {"B", 1},        {"K", 0x1p10},   {"KiB", 0x1p10}, {"KB", 1e3},
+                             {"M", 0x1p20}, {"MiB", 0x1p20}, {"MB", 1e6},     {"G", 0x1p30},   {"GiB", 0x1p30},
+                             {"GB", 1e9},   {"T", 0x1p40},   {"TiB", 0x1p40}, {"TB", 1e12}};
+  char* end = nullptr;
+  const double number = std::strtod(text.c_str(), &end);
+  if (end != text.c_str() && std::isfinite(number) && number >= 0) {
+    for (const Unit& unit : kUnits) {
+      if (std::string(end) == unit.name && number * unit.bytes < 0x1p62)
+        return static_cast<int64_t>(number * unit.bytes);
+    }
+  }
+  throw CLI::ValidationError("'" + text +
+                             "' is not a size of memory: write a number and a unit, such as 512MiB, 2GiB or 1.5GB");
+}
+
+void add_model_argument(CLI::App& parser, std::string& model) {
+  parser.add_option("MODEL", model, "A GGUF file, a Hugging Face folder, or a name from `quire models`")->required();
+}
+
+void add_engine_flags(CLI::App& parser, EngineFlags& flags) {
+  add_model_argument(parser, flags.model);
+  const std::string group = "Engine";
+  const auto option = [&](const char* name, auto& value, const char* meaning) {
+    return parser.add_option(name, value, meaning)->group(group)->capture_default_str();
+  };
+  option("--threads", flags.num_threads, "CPU threads; 0: what affinity, cgroup quota and cores allow")
+      ->check(CLI::Range(0, 1024));
+  option("--device", flags.device, "auto, cpu, cuda or cuda:N")
+      ->check(CLI::Validator(
+          [](std::string& text) {
+            const bool is_numbered = text.rfind("cuda:", 0) == 0 && text.size() > 5 && text.size() < 8 &&
+                                     text.find_first_not_of("0123456789", 5) == std::string::npos;
+            return text == "auto" || text == "cpu" || text == "cuda" || is_numbered
+                       ? std::string()
+                       : "'" + text + "' is not a device: use auto, cpu, cuda or cuda:N";
+          },
+          ""));
+  option("--backend", flags.backend, "Kernels: auto, reference (plain and slow), cpu or cuda")
+      ->check(CLI::IsMember({"auto", "reference", "cpu", "cuda"}));
+  option("--compute", flags.compute, "auto: 8-bit activations for integer weights; f32: float throughout")
+      ->check(CLI::IsMember({"auto", "f32"}));
+  option("--kv-cache-dtype", flags.kv_cache_dtype,
+         "KV cache: auto (f32 under --compute f32, else f16), f32, f16 or bf16")
+      ->check(CLI::IsMember({"auto", "f32", "f16", "bf16"}));
+  option("--page-size", flags.page_size, "Tokens in a KV page: a power of two from 8 to 256")
+      ->check(CLI::IsMember({8, 16, 32, 64, 128, 256}));
+  parser
+      .add_option_function<std::string>(
+          "--kv-cache-memory",
+          [&flags](const std::string& text) { flags.kv_cache_memory_bytes = parse_memory_size(text); },
+          "Memory for KV pages, such as 2GiB; default: a share of what is free")
+      ->group(group);
+  option("--gpu-memory-utilization", flags.memory_utilization,
+         "Share of the device's memory that may be used, weights included; 0: the engine's default")
+      ->check(CLI::Range(0.0, 1.0));
+  option("--max-num-seqs", flags.max_num_seqs, "Sequences that may run at once; 0: the engine's default")
+      ->check(CLI::Range(0, 65536));
+  option("--max-num-batched-tokens", flags.max_num_batched_tokens, "Tokens in one step; 0: the engine's default")
+      ->check(CLI::Range(0, 1 << 20));
+  option("--max-model-len", flags.max_model_len, "Longest prompt and answer together; 0: what the model allows")
+      ->check(CLI::Range(0, 1 << 24));
+  option("--chat-template", flags.chat_template_file, "A Jinja file to use instead of the model's own template")
+      ->check(CLI::ExistingFile);
+  parser.add_flag("--no-prefix-cache", flags.is_prefix_cache_off, "Do not share pages between equal prefixes")
+      ->group(group);
+  parser.add_option("--kernel", flags.kernels, "Force a kernel row: op=row; may be given again")
+      ->group(group)
+      ->check(CLI::Validator(
+          [](std::string& text) {
+            const size_t equals = text.find('=');
+            return equals != std::string::npos && equals > 0 && equals + 1 < text.size()
+                       ? std::string()
+                       : "'" + text + "' is not of the form op=row, such as linear=avx2";
+          },
+          ""));
+  option("--log-level", flags.log_level, "What is told on stderr: info, warning or error")
+      ->check(CLI::IsMember({"info", "warning", "error"}));
+}
+
+}  // namespace quire::app

@@ -1,0 +1,48 @@
+// Every option that several commands share, once: its name, default, meaning and check. The only place that reads the
+// environment. Values are plain structs; turning them into engine types is the business of app/model_session.
+#pragma once
+
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace quire::app {
+
+struct Environment {
+  std::filesystem::path cache_folder;  // $QUIRE_CACHE, or quire/models in the user's cache folder; need not exist
+};
+Environment read_environment();
+
+// The engine's options, as the command line gives them; 0 or "auto" means that the engine decides.
+struct EngineFlags {
+  std::string model;
+  int num_threads = 0;
+  std::string device = "auto";
+  std::string backend = "auto";
+  std::string compute = "auto";
+  std::string kv_cache_dtype = "auto";
+  int page_size = 16;
+  int64_t kv_cache_memory_bytes = 0;
+  double memory_utilization = 0.0;
+  int max_num_seqs = 0;
+  int max_num_batched_tokens = 0;
+  int max_model_len = 0;
+  std::string chat_template_file;
+  bool is_prefix_cache_off = false;
+  std::vector<std::string> kernels;  // op=row
+  std::string log_level = "info";
+};
+
+// Declares MODEL and the engine flags on a subcommand.
+void add_engine_flags(CLI::App& parser, EngineFlags& flags);
+void add_model_argument(CLI::App& parser, std::string& model);
+
+// "2GiB", "512M", "1.5GB", "1073741824" → bytes; throws CLI::ValidationError with what is accepted.
+int64_t parse_memory_size(const std::string& text);
+
+}  // namespace quire::app

@@ -1,0 +1,216 @@
+#include "server/sampling_fields.h"
+
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+namespace quire {
+
+namespace json = boost::json;
+
+namespace {
+
+constexpr int64_t kMaxStopStrings = 64;
+constexpr size_t kMaxStopBytes = 4096;
+
+std::string shown(const json::value& value) {
+  std::string text = json::serialize(value);
+  constexpr size_t kLongest = 60;
+  if (text.size() > kLongest) text = text.substr(0, kLongest) + "...";
+  return text;
+}
+
+Status wrong(std::string_view name, std::string_view wanted, const json::value& value) {
+  return invalid_argument(std::string(name) + " must be " + std::string(wanted) + ", not " + shown(value));
+}
+
+// A whole number, also when written as 3.0.
+bool read_integer(const json::value& value, int64_t& out) {
+  if (value.is_int64()) {
+    out = value.get_int64();
+    return true;
+  }
+  if (value.is_double() && std::nearbyint(value.get_double()) == value.get_double() &&
+      std::abs(value.get_double()) < 0x1p53) {
+    out = static_cast<int64_t>(value.get_double());
+    return true;
+  }
+  return false;
+}
+
+bool read_number(const json::value& value, double& out) {
+  if (value.is_int64())
+    out = static_cast<double>(value.get_int64());
+  else if (value.is_uint64())
+    out = static_cast<double>(value.get_uint64());
+  else if (value.is_double())
+    out = value.get_double();
+  else
+    return false;
+  return std::isfinite(out);
+}
+
+struct NumberRange {
+  double low;
+  double high;
+  const char* wanted;
+};
+
+Status set_number(float& target, std::string_view name, const json::value& value, const NumberRange& range) {
+  double number = 0;
+  if (!read_number(value, number) || number < range.low || number > range.high) return wrong(name, range.wanted, value);
+  target = static_cast<float>(number);
+  return ok_status();
+}
+
+template <typename Integer>
+Status set_integer(Integer& target, std::string_view name, const json::value& value, int64_t low, int64_t high) {
+  int64_t number = 0;
+  if (!read_integer(value, number) || number < low || number > high) {
+    return wrong(name, "a whole number from " + std::to_string(low) + " to " + std::to_string(high), value);
+  }
+  target = static_cast<Integer>(number);
+  return ok_status();
+}
+
+Status set_flag(bool& target, std::string_view name, const json::value& value) {
+  if (!value.is_bool()) return wrong(name, "true or false", value);
+  target = value.get_bool();
+  return ok_status();
+}
+
+Status set_token_ids(std::vector<int32_t>& target, std::string_view name, const json::value& value) {
+  if (!value.is_array()) return wrong(name, "a list of token ids", value);
+  target.clear();
+  for (const json::value& item : value.get_array()) {
+    int64_t id = 0;
+    if (!read_integer(item, id) || id < 0 || id > std::numeric_limits<int32_t>::max()) {
+      return wrong(name, "a list of token ids", value);
+    }
+    target.push_back(static_cast<int32_t>(id));
+  }
+  return ok_status();
+}
+
+Status set_stop(SamplingOptions& options, const json::value& value) {
+  const auto add = [&](const json::value& item) {
+    if (!item.is_string() || item.get_string().empty() || item.get_string().size() > kMaxStopBytes) {
+      return wrong("stop",
+                   "a string or a list of strings, none empty or over " + std::to_string(kMaxStopBytes) + " bytes",
+                   value);
+    }
+    options.stop.emplace_back(item.get_string());
+    return ok_status();
+  };
+  options.stop.clear();
+  if (!value.is_array()) return add(value);
+  if (value.get_array().size() > kMaxStopStrings) {
+    return invalid_argument("stop may have " + std::to_string(kMaxStopStrings) + " strings, not " +
+                            std::to_string(value.get_array().size()));
+  }
+  for (const json::value& item : value.get_array()) RETURN_IF_ERROR(add(item));
+  return ok_status();
+}
+
+Status set_logit_bias(SamplingOptions& options, const json::value& value) {
+  if (!value.is_object())
+    return wrong("logit_bias", "an object of token ids and numbers, such as {\"42\": -1.5}", value);
+  options.params.logit_bias.clear();
+  for (const auto& [key, bias] : value.get_object()) {
+    int32_t id = -1;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+    double number = 0;
+    if (error != std::errc() || end != key.data() + key.size() || id < 0) {
+      return invalid_argument("logit_bias has the key '" + std::string(key.substr(0, 40)) +
+                              "', which is not a token id");
+    }
+    if (!read_number(bias, number) || std::abs(number) > 100) {
+      return wrong("logit_bias of token " + std::to_string(id), "a number from -100 to 100", bias);
+    }
+    options.params.logit_bias.emplace_back(id, static_cast<float>(number));
+  }
+  return ok_status();
+}
+
+Status set_seed(SamplingOptions& options, const json::value& value) {
+  int64_t number = 0;
+  if (value.is_uint64()) {
+    options.params.seed = value.get_uint64();
+  } else if (read_integer(value, number)) {
+    options.params.seed = static_cast<uint64_t>(number);  // negative seeds are seeds too: their two's complement
+  } else {
+    return wrong("seed", "a whole number of 64 bits", value);
+  }
+  return ok_status();
+}
+
+using Options = SamplingOptions;
+using Value = json::value;
+constexpr int64_t kLargeCount = std::numeric_limits<int32_t>::max();
+
+constexpr NumberRange kProbability{0, 1, "a number from 0 to 1"};
+constexpr NumberRange kPenalty{-2, 2, "a number from -2 to 2"};
+constexpr NumberRange kTemperature{0, 100, "a number from 0 to 100"};
+constexpr NumberRange kRepetition{0.01, 100, "a number from 0.01 to 100"};
+
+constexpr SamplingField kFields[] = {
+    {"max_tokens", SamplingValueKind::kInteger, "Most tokens to generate",
+     [](Options& o, const Value& v) { return set_integer(o.params.max_tokens, "max_tokens", v, 0, kLargeCount); }},
+    {"min_tokens", SamplingValueKind::kInteger, "Tokens to generate before the model's stop tokens may come",
+     [](Options& o, const Value& v) { return set_integer(o.params.min_tokens, "min_tokens", v, 0, kLargeCount); }},
+    {"temperature", SamplingValueKind::kNumber, "Randomness: 0 always takes the best token",
+     [](Options& o, const Value& v) { return set_number(o.params.temperature, "temperature", v, kTemperature); }},
+    {"top_p", SamplingValueKind::kNumber, "Sample from the best tokens that together have this probability",
+     [](Options& o, const Value& v) { return set_number(o.params.top_p, "top_p", v, kProbability); }},
+    {"top_k", SamplingValueKind::kInteger, "Sample from the K best tokens; 0 or -1: from all",
+     [](Options& o, const Value& v) { return set_integer(o.params.top_k, "top_k", v, -1, kLargeCount); }},
+    {"min_p", SamplingValueKind::kNumber, "Drop tokens less likely than this times the best one",
+     [](Options& o, const Value& v) { return set_number(o.params.min_p, "min_p", v, kProbability); }},
+    {"typical_p", SamplingValueKind::kNumber, "Sample from the most typical tokens that together have this probability",
+     [](Options& o, const Value& v) { return set_number(o.params.typical_p, "typical_p", v, kProbability); }},
+    {"n", SamplingValueKind::kInteger, "Answers to generate",
+     [](Options& o, const Value& v) { return set_integer(o.params.n, "n", v, 1, kLargeCount); }},
+    {"seed", SamplingValueKind::kInteger, "Makes random choices repeatable", set_seed},
+    {"stop", SamplingValueKind::kStrings, "Text that ends the answer; it is cut off",
+     [](Options& o, const Value& v) { return set_stop(o, v); }},
+    {"stop_token_ids", SamplingValueKind::kIntegers, "Tokens that end the answer",
+     [](Options& o, const Value& v) { return set_token_ids(o.params.stop_token_ids, "stop_token_ids", v); }},
+    {"ignore_eos", SamplingValueKind::kFlag, "Go on past the model's own stop tokens",
+     [](Options& o, const Value& v) { return set_flag(o.params.ignore_eos, "ignore_eos", v); }},
+    {"repetition_penalty", SamplingValueKind::kNumber, "Over 1 makes tokens of prompt and answer less likely to return",
+     [](Options& o, const Value& v) {
+       return set_number(o.params.repetition_penalty, "repetition_penalty", v, kRepetition);
+     }},
+    {"presence_penalty", SamplingValueKind::kNumber, "Taken from the logit of every token of the answer",
+     [](Options& o, const Value& v) { return set_number(o.params.presence_penalty, "presence_penalty", v, kPenalty); }},
+    {"frequency_penalty", SamplingValueKind::kNumber, "Taken from the logit of a token each time that it came",
+     [](Options& o, const Value& v) {
+       return set_number(o.params.frequency_penalty, "frequency_penalty", v, kPenalty);
+     }},
+    {"logit_bias", SamplingValueKind::kBiases, "Added to the logits of single tokens", set_logit_bias},
+    {"logprobs", SamplingValueKind::kInteger,
+     "Give log-probabilities: of the tokens chosen and of the K best in each place",
+     [](Options& o, const Value& v) { return set_integer(o.params.num_logprobs, "logprobs", v, 0, kLargeCount); }},
+    {"prompt_logprobs", SamplingValueKind::kInteger, "The same for the tokens of the prompt",
+     [](Options& o, const Value& v) {
+       return set_integer(o.params.num_prompt_logprobs, "prompt_logprobs", v, 0, kLargeCount);
+     }},
+    {"echo", SamplingValueKind::kFlag, "Put the prompt before the answer",
+     [](Options& o, const Value& v) { return set_flag(o.has_echo, "echo", v); }},
+};
+
+}  // namespace
+
+std::span<const SamplingField> sampling_fields() {
+  return kFields;
+}
+
+Status apply_sampling_fields(SamplingOptions& options, const json::object& object) {
+  for (const SamplingField& field : kFields) {
+    const json::value* value = object.if_contains({field.name.data(), field.name.size()});
+    if (value != nullptr && !value->is_null()) RETURN_IF_ERROR(field.set(options, *value));
+  }
+  return ok_status();
+}
+
+}  // namespace quire

@@ -1,0 +1,46 @@
+// The sampling fields of a request, each once: its name, what it means, and how a JSON value becomes a SamplingParams
+// member. Request bodies, lines of `--prompts` files and the command line's flags all go through this table, so a field
+// means the same everywhere. Values are checked here as far as one field goes; validate_request (engine/request.h)
+// checks them against the model.
+#pragma once
+
+#include <boost/json.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "engine/request.h"
+
+namespace quire {
+
+struct SamplingOptions {
+  SamplingParams params;
+  std::vector<std::string> stop;  // strings that end the text; they are cut off
+  bool has_echo = false;          // the prompt is put before the text
+};
+
+enum class SamplingValueKind : uint8_t {
+  kNumber,
+  kInteger,
+  kFlag,
+  kStrings,   // a string or a list of strings
+  kIntegers,  // a list of integers
+  kBiases,    // an object: token id → number
+};
+
+struct SamplingField {
+  std::string_view name;  // of the JSON field; the flag is the same with '-' for '_'
+  SamplingValueKind kind;
+  std::string_view meaning;
+  // `value` is never null: an absent or null field keeps its default. The error says what the field takes.
+  Status (*set)(SamplingOptions& options, const boost::json::value& value);
+};
+
+std::span<const SamplingField> sampling_fields();
+
+// Sets every sampling field that the object has; other keys are the caller's business.
+Status apply_sampling_fields(SamplingOptions& options, const boost::json::object& object);
+
+}  // namespace quire
