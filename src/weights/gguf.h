@@ -19,6 +19,9 @@
 
 namespace quire {
 
+struct GgufPart;
+struct MappedFiles;
+
 enum class GgufType : uint32_t {
   kU8 = 0,
   kI8 = 1,
@@ -92,13 +95,11 @@ class GgufFile final : public TensorSource {
 
  private:
   GgufFile() = default;
-  Status index_entries();
-  Status index_tensors();
+  static Result<std::unique_ptr<GgufFile>> join(std::span<const Part> parts, std::vector<GgufPart> parsed);
   Status wrong_type(std::string_view key, const GgufValue& value, std::string_view wanted) const;
 
   std::shared_ptr<const void> owner_;
-  class Mappings;
-  const Mappings* mappings_ = nullptr;  // null when parsed from memory; else owned by owner_
+  std::shared_ptr<const MappedFiles> mappings_;  // null when parsed from memory
   std::string name_;
   int version_ = 0;
   std::vector<GgufEntry> entries_;
@@ -106,6 +107,9 @@ class GgufFile final : public TensorSource {
   std::vector<SourceTensor> tensors_;
   std::unordered_map<std::string_view, size_t> tensor_index_;
 };
+
+// The number, if the value is a scalar of any integer type that an int64 holds.
+std::optional<int64_t> gguf_integer(const GgufValue& value);
 
 // The value as text for people; strings are escaped, long ones and arrays shortened to about max_length bytes.
 std::string describe(const GgufValue& value, int max_length);

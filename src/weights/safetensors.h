@@ -16,6 +16,8 @@
 
 namespace quire {
 
+struct MappedFiles;
+
 class SafetensorsFiles final : public TensorSource {
  public:
   // A folder with model.safetensors, or with model.safetensors.index.json and its shards.
@@ -35,8 +37,7 @@ class SafetensorsFiles final : public TensorSource {
   Status index_tensors();
 
   std::shared_ptr<const void> owner_;
-  class Mappings;
-  const Mappings* mappings_ = nullptr;  // null when parsed from memory; else owned by owner_
+  std::shared_ptr<const MappedFiles> mappings_;  // null when parsed from memory
   std::vector<SourceTensor> tensors_;
   std::unordered_map<std::string_view, size_t> tensor_index_;
 };
