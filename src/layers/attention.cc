@@ -1,0 +1,35 @@
+#include "layers/attention.h"
+
+namespace quire {
+
+void attention_layer(StepContext& context, const StepBatch& batch, const AttentionLayer& layer, TensorView y,
+                     ConstTensorView x, ConstTensorView rope_table, ConstTensorView residual) {
+  Ops& ops = context.ops;
+  OpContext& op_context = context.op_context;
+  const ArenaScope scope(op_context.scratch);
+  const size_t index = static_cast<size_t>(layer.layer_index);
+  const PagedKv& kv = context.layer_kv[index];
+  const StepKvGroup& group = batch.kv_groups[static_cast<size_t>(context.layer_group[index])];
+
+  const int64_t num_tokens = x.size(0);
+  const int64_t query_size = static_cast<int64_t>(layer.num_heads) * layer.head_dim;
+  const int64_t kv_size = static_cast<int64_t>(layer.num_kv_heads) * layer.head_dim;
+  const TensorView qkv = op_context.scratch.take(x.dtype(), {num_tokens, query_size + 2 * kv_size});
+  linear(context, layer.qkv, qkv, x);
+  const TensorView q = qkv.slice(1, 0, query_size).split_last_dimension(layer.head_dim);
+  const TensorView k = qkv.slice(1, query_size, query_size + kv_size).split_last_dimension(layer.head_dim);
+  const TensorView v =
+      qkv.slice(1, query_size + kv_size, query_size + 2 * kv_size).split_last_dimension(layer.head_dim);
+
+  if (layer.q_norm.is_given()) ops.rms_norm(op_context, q, q, layer.q_norm, layer.norm_epsilon);
+  if (layer.k_norm.is_given()) ops.rms_norm(op_context, k, k, layer.k_norm, layer.norm_epsilon);
+  ops.rope(op_context, q, rope_table, layer.rope_style);
+  ops.rope(op_context, k, rope_table, layer.rope_style);
+  ops.write_kv(op_context, kv, k, v, group.batch.slots);
+
+  const TensorView mixed = op_context.scratch.take(x.dtype(), {num_tokens, query_size});
+  ops.attention(op_context, mixed.split_last_dimension(layer.head_dim), q, kv, group.batch, *group.plan, layer.params);
+  linear(context, layer.output, y, mixed, residual);
+}
+
+}  // namespace quire

@@ -1,0 +1,21 @@
+// The end of a decoder: from the rows whose logits are wanted to logits.
+#pragma once
+
+#include "layers/linear.h"
+#include "layers/step_context.h"
+
+namespace quire {
+
+struct HeadLayer {
+  ConstTensorView norm;  // [hidden] f32
+  float norm_epsilon = 0.0f;
+  Linear output;          // outputs: the vocabulary
+  float soft_cap = 0.0f;  // 0: none
+};
+
+// logits[i] = output(norm(x[rows[i]])).   x: [num_tokens, hidden]   rows: [num_rows] i32   logits: [num_rows, vocab]
+// f32
+void head_layer(StepContext& context, const HeadLayer& layer, TensorView logits, ConstTensorView x,
+                ConstTensorView rows);
+
+}  // namespace quire

@@ -1,0 +1,17 @@
+#include "layers/mlp.h"
+
+namespace quire {
+
+void mlp_layer(StepContext& context, const MlpLayer& layer, TensorView y, ConstTensorView x, ConstTensorView residual) {
+  OpContext& op_context = context.op_context;
+  const ArenaScope scope(op_context.scratch);
+  const int64_t num_columns = layer.gate_up.num_outputs();
+  const TensorView gate_up = op_context.scratch.take(x.dtype(), {x.size(0), num_columns});
+  linear(context, layer.gate_up, gate_up, x);
+  const TensorView gate = gate_up.slice(1, 0, num_columns / 2);
+  const TensorView up = gate_up.slice(1, num_columns / 2, num_columns);
+  context.ops.gated_activation(op_context, gate, gate, up, layer.activation);
+  linear(context, layer.down, y, gate, residual);
+}
+
+}  // namespace quire

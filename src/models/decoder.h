@@ -1,0 +1,61 @@
+// The decoder: embedding, layers of attention and MLP around a residual stream, logits. One forward for every
+// ArchitectureSpec. Made by models/load_model; constant after that, but for the device's own state.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "layers/attention.h"
+#include "layers/head.h"
+#include "layers/mlp.h"
+#include "models/architecture.h"
+#include "models/model.h"
+#include "tensor/device.h"
+
+namespace quire {
+
+struct DecoderLayer {
+  ConstTensorView attention_norm;  // [hidden] f32
+  AttentionLayer attention;
+  ConstTensorView attention_post_norm;  // given with sandwich norms
+  ConstTensorView mlp_norm;
+  MlpLayer mlp;
+  ConstTensorView mlp_post_norm;
+  int rope_index = 0;  // which of DecoderParts::ropes
+};
+
+// Everything that a decoder is made of. Views point into `small_tensors`.
+struct DecoderParts {
+  ModelConfig config;
+  DType activation_dtype = DType::kF32;
+  Weight embedding;
+  std::vector<DecoderLayer> layers;
+  HeadLayer head;
+  std::vector<RopeParams> ropes;  // one, or two where layers with a window have their own
+  DeviceBuffer small_tensors;     // norms, biases, RoPE tables
+  int num_kv_heads = 0;           // of this rank
+  int64_t weight_bytes = 0;
+};
+
+class Decoder final : public Model {
+ public:
+  explicit Decoder(DecoderParts parts) : parts_(std::move(parts)) {}
+
+  const ModelConfig& config() const override { return parts_.config; }
+  std::vector<KvGroup> kv_groups(DType dtype) const override;
+  int64_t weight_bytes() const override { return parts_.weight_bytes; }
+  TensorView forward(StepContext& context, const StepBatch& batch) const override;
+
+ private:
+  struct Stream {
+    TensorView hidden;  // [num_tokens, hidden]: the residual stream
+    TensorView normed;  // the input of the next part
+    TensorView delta;   // a part's output before it is added; sandwich norms only
+  };
+  void run_layer(StepContext& context, const StepBatch& batch, const DecoderLayer& layer, const Stream& stream,
+                 ConstTensorView rope_table) const;
+
+  DecoderParts parts_;
+};
+
+}  // namespace quire
