@@ -245,7 +245,10 @@ int64_t same_for_all_layers(const ConfigFields& fields, std::string_view key, Va
                             std::optional<int64_t> default_value) {
   if (!fields.has(key)) return fields.integer(key, range, default_value);
   const std::vector<int64_t> values = fields.integers(key, range);
-  if (values.empty()) return range.min;
+  if (values.empty()) {
+    fields.fail(key, "an integer, or one for every layer");
+    return range.min;
+  }
   if (std::any_of(values.begin(), values.end(), [&](int64_t value) { return value != values[0]; })) {
     fields.fail(key, "the same number for all layers (models whose layers differ in it are not supported)");
   }
