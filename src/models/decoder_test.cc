@@ -77,15 +77,6 @@ float max_difference(const std::vector<float>& a, const std::vector<float>& b) {
   return worst;
 }
 
-std::unique_ptr<Ops> make_ops(BackendKind kind) {
-  BackendOptions options;
-  options.kind = kind;
-  options.compute = Compute::kF32;
-  auto ops = create_ops(options);
-  EXPECT_TRUE(ops.is_ok()) << ops.status().message();
-  return ops.is_ok() ? std::move(ops).value() : nullptr;
-}
-
 void compare_with_golden(const std::string& name, const fs::path& path, Ops& ops) {
   const Golden golden = read_golden(models_folder() / name / "logits.txt");
   ASSERT_EQ(golden.prompts.size(), 2u);
@@ -117,8 +108,14 @@ class DecoderGolden : public ::testing::TestWithParam<std::tuple<std::string, Ba
 
 TEST_P(DecoderGolden, LogitsEqualTransformers) {
   const auto& [name, kind] = GetParam();
-  const std::unique_ptr<Ops> ops = make_ops(kind);
-  ASSERT_NE(ops, nullptr);
+  BackendOptions options;
+  options.kind = kind;
+  options.compute = Compute::kF32;
+  auto created = create_ops(options);
+  if (!created.is_ok() && created.status().code() == StatusCode::kUnimplemented)
+    GTEST_SKIP() << created.status().message();
+  ASSERT_TRUE(created.is_ok()) << created.status().message();
+  Ops* const ops = created.value().get();
   const fs::path folder = models_folder() / name;
   compare_with_golden(name, folder, *ops);
   if (fs::exists(folder / "model.gguf")) compare_with_golden(name, folder / "model.gguf", *ops);
