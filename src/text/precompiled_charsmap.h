@@ -1,0 +1,36 @@
+// SentencePiece's compiled character map: a double-array trie from byte strings to their replacements, as GGUF files
+// (precompiled_charsmap) and tokenizer.json ("Precompiled", in base64) carry it. Every read is inside bounds whatever
+// the bytes say. Called by the normalizer; immutable.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+
+namespace quire {
+
+class PrecompiledCharsmap {
+ public:
+  static Result<std::shared_ptr<const PrecompiledCharsmap>> create(std::string_view bytes);
+
+  struct Match {
+    size_t num_bytes;  // of the text
+    std::string_view replacement;
+  };
+  // The shortest or the longest entry that the text begins with.
+  std::optional<Match> find_prefix(std::string_view text, bool wants_longest) const;
+
+ private:
+  std::vector<uint32_t> units_;
+  std::string replacements_;  // NUL-terminated strings
+};
+
+// Standard base64; nothing where the text is not that.
+std::optional<std::string> decode_base64(std::string_view text);
+
+}  // namespace quire

@@ -1,0 +1,148 @@
+// UTF-8 stepping by the table of well-formed sequences (Unicode 15, table 3-7), and properties from utf8proc.
+#include "text/utf8.h"
+
+#include <utf8proc.h>
+
+#include <cstring>
+
+namespace quire {
+
+DecodedCodePoint decode_code_point(std::string_view valid_text, size_t offset) {
+  if (offset >= valid_text.size()) return {};
+  const auto at = [&](size_t i) { return static_cast<unsigned char>(valid_text[offset + i]); };
+  const size_t length = utf8_sequence_length(valid_text[offset]);
+  if (length > valid_text.size() - offset) return {kReplacementCharacter, valid_text.size() - offset};
+  const auto tail = [&](size_t i) { return static_cast<char32_t>(at(i) & 0x3F); };
+  switch (length) {
+    case 1:
+      return {at(0), 1};
+    case 2:
+      return {(static_cast<char32_t>(at(0) & 0x1F) << 6) | tail(1), 2};
+    case 3:
+      return {(static_cast<char32_t>(at(0) & 0x0F) << 12) | (tail(1) << 6) | tail(2), 3};
+    default:
+      return {(static_cast<char32_t>(at(0) & 0x07) << 18) | (tail(1) << 12) | (tail(2) << 6) | tail(3), 4};
+  }
+}
+
+void append_utf8(char32_t code_point, std::string& out) {
+  const auto put = [&](char32_t byte) { out.push_back(static_cast<char>(byte)); };
+  if (code_point < 0x80) {
+    put(code_point);
+  } else if (code_point < 0x800) {
+    put(0xC0 | (code_point >> 6));
+    put(0x80 | (code_point & 0x3F));
+  } else if (code_point < 0x10000) {
+    put(0xE0 | (code_point >> 12));
+    put(0x80 | ((code_point >> 6) & 0x3F));
+    put(0x80 | (code_point & 0x3F));
+  } else {
+    put(0xF0 | (code_point >> 18));
+    put(0x80 | ((code_point >> 12) & 0x3F));
+    put(0x80 | ((code_point >> 6) & 0x3F));
+    put(0x80 | (code_point & 0x3F));
+  }
+}
+
+Utf8Step step_utf8(std::string_view bytes, size_t offset) {
+  using Kind = Utf8Step::Kind;
+  const auto lead = static_cast<unsigned char>(bytes[offset]);
+  if (lead < 0x80) return {Kind::kValid, 1};
+  size_t length = 0;
+  unsigned char second_min = 0x80, second_max = 0xBF;
+  if (lead >= 0xC2 && lead <= 0xDF) {
+    length = 2;
+  } else if (lead >= 0xE0 && lead <= 0xEF) {
+    length = 3;
+    if (lead == 0xE0) second_min = 0xA0;  // shorter forms exist
+    if (lead == 0xED) second_max = 0x9F;  // surrogates
+  } else if (lead >= 0xF0 && lead <= 0xF4) {
+    length = 4;
+    if (lead == 0xF0) second_min = 0x90;
+    if (lead == 0xF4) second_max = 0x8F;  // above U+10FFFF
+  } else {
+    return {Kind::kInvalid, 1};
+  }
+  for (size_t i = 1; i < length; ++i) {
+    if (offset + i >= bytes.size()) return {Kind::kIncomplete, i};
+    const auto byte = static_cast<unsigned char>(bytes[offset + i]);
+    const bool fits = i == 1 ? byte >= second_min && byte <= second_max : byte >= 0x80 && byte <= 0xBF;
+    if (!fits) return {Kind::kInvalid, i};
+  }
+  return {Kind::kValid, length};
+}
+
+bool is_valid_utf8(std::string_view bytes) {
+  size_t i = 0;
+  while (i < bytes.size()) {
+    // Eight bytes of ASCII at a time.
+    while (i + 8 <= bytes.size()) {
+      uint64_t word;
+      std::memcpy(&word, bytes.data() + i, 8);
+      if (word & 0x8080808080808080ULL) break;
+      i += 8;
+    }
+    if (i >= bytes.size()) break;
+    const Utf8Step step = step_utf8(bytes, i);
+    if (step.kind != Utf8Step::Kind::kValid) return false;
+    i += step.num_bytes;
+  }
+  return true;
+}
+
+std::string replace_invalid_utf8(std::string_view bytes) {
+  std::string out;
+  out.reserve(bytes.size() + 16);
+  for (size_t i = 0; i < bytes.size();) {
+    const Utf8Step step = step_utf8(bytes, i);
+    if (step.kind == Utf8Step::Kind::kValid) {
+      out.append(bytes.substr(i, step.num_bytes));
+    } else {
+      append_utf8(kReplacementCharacter, out);
+    }
+    i += step.num_bytes;
+  }
+  return out;
+}
+
+bool is_white_space(char32_t c) {
+  return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+}
+
+namespace {
+utf8proc_category_t category(char32_t c) {
+  return utf8proc_category(static_cast<utf8proc_int32_t>(c));
+}
+}  // namespace
+
+bool is_word_character(char32_t c) {
+  switch (category(c)) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_PC:
+      return true;
+    default:
+      return c == 0x200C || c == 0x200D;  // Join_Control
+  }
+}
+
+bool is_punctuation(char32_t c) {
+  const utf8proc_category_t found = category(c);
+  return found >= UTF8PROC_CATEGORY_PC && found <= UTF8PROC_CATEGORY_PO;
+}
+
+bool is_numeric(char32_t c) {
+  const utf8proc_category_t found = category(c);
+  return found == UTF8PROC_CATEGORY_ND || found == UTF8PROC_CATEGORY_NL || found == UTF8PROC_CATEGORY_NO;
+}
+
+}  // namespace quire
