@@ -3,7 +3,7 @@
 namespace quire {
 
 void attention_layer(StepContext& context, const StepBatch& batch, const AttentionLayer& layer, TensorView y,
-                     ConstTensorView x, ConstTensorView rope_table, ConstTensorView residual) {
+                     const AttentionInputs& inputs) {
   Ops& ops = context.ops;
   OpContext& op_context = context.op_context;
   const ArenaScope scope(op_context.scratch);
@@ -11,11 +11,12 @@ void attention_layer(StepContext& context, const StepBatch& batch, const Attenti
   const PagedKv& kv = context.layer_kv[index];
   const StepKvGroup& group = batch.kv_groups[static_cast<size_t>(context.layer_group[index])];
 
-  const int64_t num_tokens = x.size(0);
+  const DType dtype = inputs.x.dtype();
+  const int64_t num_tokens = inputs.x.size(0);
   const int64_t query_size = static_cast<int64_t>(layer.num_heads) * layer.head_dim;
   const int64_t kv_size = static_cast<int64_t>(layer.num_kv_heads) * layer.head_dim;
-  const TensorView qkv = op_context.scratch.take(x.dtype(), {num_tokens, query_size + 2 * kv_size});
-  linear(context, layer.qkv, qkv, x);
+  const TensorView qkv = op_context.scratch.take(dtype, {num_tokens, query_size + 2 * kv_size});
+  linear(context, layer.qkv, qkv, inputs.x);
   const TensorView q = qkv.slice(1, 0, query_size).split_last_dimension(layer.head_dim);
   const TensorView k = qkv.slice(1, query_size, query_size + kv_size).split_last_dimension(layer.head_dim);
   const TensorView v =
@@ -23,13 +24,19 @@ void attention_layer(StepContext& context, const StepBatch& batch, const Attenti
 
   if (layer.q_norm.is_given()) ops.rms_norm(op_context, q, q, layer.q_norm, layer.norm_epsilon);
   if (layer.k_norm.is_given()) ops.rms_norm(op_context, k, k, layer.k_norm, layer.norm_epsilon);
-  ops.rope(op_context, q, rope_table, layer.rope_style);
-  ops.rope(op_context, k, rope_table, layer.rope_style);
+  ops.rope(op_context, q, inputs.rope_table, layer.rope_style);
+  ops.rope(op_context, k, inputs.rope_table, layer.rope_style);
   ops.write_kv(op_context, kv, k, v, group.batch.slots);
 
-  const TensorView mixed = op_context.scratch.take(x.dtype(), {num_tokens, query_size});
+  const TensorView mixed = op_context.scratch.take(dtype, {num_tokens, query_size});
   ops.attention(op_context, mixed.split_last_dimension(layer.head_dim), q, kv, group.batch, *group.plan, layer.params);
-  linear(context, layer.output, y, mixed, residual);
+  if (!inputs.rows.is_given()) {
+    linear(context, layer.output, y, mixed, inputs.residual);
+    return;
+  }
+  const TensorView wanted = op_context.scratch.take(dtype, {inputs.rows.size(0), query_size});
+  ops.gather_rows(op_context, wanted, mixed, inputs.rows);
+  linear(context, layer.output, y, wanted, inputs.residual);
 }
 
 }  // namespace quire

@@ -23,7 +23,14 @@ struct AttentionLayer {
 
 // y = output(attention(x)) (+ residual).   x, y, residual: [num_tokens, hidden]; residual may be y
 //   rope_table: [num_tokens, rotary_dim] f32
+//   rows: [num_rows] i32, or not given. Given: only these rows of the answer are made, and y and residual have num_rows
+struct AttentionInputs {
+  ConstTensorView x;
+  ConstTensorView rope_table;
+  ConstTensorView residual;
+  ConstTensorView rows;
+};
 void attention_layer(StepContext& context, const StepBatch& batch, const AttentionLayer& layer, TensorView y,
-                     ConstTensorView x, ConstTensorView rope_table, ConstTensorView residual = {});
+                     const AttentionInputs& inputs);
 
 }  // namespace quire

@@ -13,9 +13,7 @@ struct HeadLayer {
   float soft_cap = 0.0f;  // 0: none
 };
 
-// logits[i] = output(norm(x[rows[i]])).   x: [num_tokens, hidden]   rows: [num_rows] i32   logits: [num_rows, vocab]
-// f32
-void head_layer(StepContext& context, const HeadLayer& layer, TensorView logits, ConstTensorView x,
-                ConstTensorView rows);
+// logits = output(norm(x)).   x: [num_rows, hidden], overwritten   logits: [num_rows, vocab] f32
+void head_layer(StepContext& context, const HeadLayer& layer, TensorView logits, TensorView x);
 
 }  // namespace quire

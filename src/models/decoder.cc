@@ -1,8 +1,15 @@
 #include "models/decoder.h"
 
+#include <array>
+
 #include "models/kv_groups.h"
 
 namespace quire {
+namespace {
+
+constexpr size_t kMaxRopes = 2;  // one for all layers, or a second for those with a window
+
+}  // namespace
 
 std::vector<KvGroup> Decoder::kv_groups(DType dtype) const {
   return make_kv_groups(parts_.config, parts_.num_kv_heads, dtype);
@@ -16,45 +23,61 @@ TensorView Decoder::forward(StepContext& context, const StepBatch& batch) const 
   const TensorView logits = arena.take(DType::kF32, {batch.logit_rows.size(0), parts_.config.vocab_size});
 
   const ArenaScope scope(arena);
-  const DType dtype = parts_.activation_dtype;
-  const int64_t hidden_size = parts_.config.hidden_size;
-  Stream stream = {.hidden = arena.take(dtype, {num_tokens, hidden_size}),
-                   .normed = arena.take(dtype, {num_tokens, hidden_size}),
-                   .delta = {}};
-  if (parts_.layers[0].mlp_post_norm.is_given()) stream.delta = arena.take(dtype, {num_tokens, hidden_size});
+  const Stream all = take_stream(arena, num_tokens);
+  // After the last attention only the rows whose logits are wanted go on.
+  const Stream wanted = take_stream(arena, batch.logit_rows.size(0));
 
   const ConstTensorView positions(batch.positions.raw_data(), DType::kI32, {num_tokens});
-  std::vector<TensorView> rope_tables;
-  for (const RopeParams& rope : parts_.ropes) {
-    rope_tables.push_back(arena.take(DType::kF32, {num_tokens, 2 * rope.inverse_frequencies.size(0)}));
-    ops.rope_table(op_context, rope_tables.back(), positions, rope);
+  std::array<TensorView, kMaxRopes> rope_tables;
+  CHECK(parts_.ropes.size() <= rope_tables.size());
+  for (size_t i = 0; i < parts_.ropes.size(); ++i) {
+    rope_tables[i] = arena.take(DType::kF32, {num_tokens, 2 * parts_.ropes[i].inverse_frequencies.size(0)});
+    ops.rope_table(op_context, rope_tables[i], positions, parts_.ropes[i]);
   }
 
-  ops.embedding(op_context, stream.hidden, parts_.embedding, batch.token_ids, parts_.config.embedding_scale);
+  ops.embedding(op_context, all.hidden, parts_.embedding, batch.token_ids, parts_.config.embedding_scale);
   for (const DecoderLayer& layer : parts_.layers) {
-    run_layer(context, batch, layer, stream, rope_tables[static_cast<size_t>(layer.rope_index)]);
+    const bool is_last = &layer == &parts_.layers.back();
+    const Stream& stream = is_last ? wanted : all;
+    AttentionInputs inputs = {
+        .x = all.normed, .rope_table = rope_tables[static_cast<size_t>(layer.rope_index)], .residual = {}, .rows = {}};
+    ops.rms_norm(op_context, all.normed, all.hidden, layer.attention_norm, parts_.config.norm_epsilon);
+    if (is_last) {
+      inputs.rows = batch.logit_rows;
+      ops.gather_rows(op_context, wanted.hidden, all.hidden, batch.logit_rows);
+    }
+    run_layer(context, batch, layer, stream, inputs);
   }
-  head_layer(context, parts_.head, logits, stream.hidden, batch.logit_rows);
+  head_layer(context, parts_.head, logits, wanted.hidden);
   return logits;
 }
 
+Decoder::Stream Decoder::take_stream(Arena& arena, int64_t num_rows) const {
+  const DType dtype = parts_.activation_dtype;
+  const int64_t hidden_size = parts_.config.hidden_size;
+  Stream stream = {.hidden = arena.take(dtype, {num_rows, hidden_size}),
+                   .normed = arena.take(dtype, {num_rows, hidden_size}),
+                   .delta = {}};
+  if (parts_.layers[0].mlp_post_norm.is_given()) stream.delta = arena.take(dtype, {num_rows, hidden_size});
+  return stream;
+}
+
 void Decoder::run_layer(StepContext& context, const StepBatch& batch, const DecoderLayer& layer, const Stream& stream,
-                        ConstTensorView rope_table) const {
+                        const AttentionInputs& inputs) const {
   Ops& ops = context.ops;
   OpContext& op_context = context.op_context;
   const float epsilon = parts_.config.norm_epsilon;
-  const bool is_sandwich = layer.mlp_post_norm.is_given();
-
-  ops.rms_norm(op_context, stream.normed, stream.hidden, layer.attention_norm, epsilon);
-  if (is_sandwich) {
-    attention_layer(context, batch, layer.attention, stream.delta, stream.normed, rope_table);
+  if (layer.mlp_post_norm.is_given()) {  // sandwich norms
+    attention_layer(context, batch, layer.attention, stream.delta, inputs);
     ops.rms_norm(op_context, stream.delta, stream.delta, layer.attention_post_norm, epsilon);
     ops.add_rms_norm(op_context, stream.normed, stream.hidden, stream.delta, layer.mlp_norm, epsilon);
     mlp_layer(context, layer.mlp, stream.delta, stream.normed);
     ops.rms_norm(op_context, stream.delta, stream.delta, layer.mlp_post_norm, epsilon);
     ops.add(op_context, stream.hidden, stream.hidden, stream.delta);
   } else {
-    attention_layer(context, batch, layer.attention, stream.hidden, stream.normed, rope_table, stream.hidden);
+    AttentionInputs residual_inputs = inputs;
+    residual_inputs.residual = stream.hidden;
+    attention_layer(context, batch, layer.attention, stream.hidden, residual_inputs);
     ops.rms_norm(op_context, stream.normed, stream.hidden, layer.mlp_norm, epsilon);
     mlp_layer(context, layer.mlp, stream.hidden, stream.normed, stream.hidden);
   }

@@ -47,13 +47,16 @@ class Decoder final : public Model {
   TensorView forward(StepContext& context, const StepBatch& batch) const override;
 
  private:
+  // The rows that a layer works on.
   struct Stream {
-    TensorView hidden;  // [num_tokens, hidden]: the residual stream
+    TensorView hidden;  // [num_rows, hidden]: the residual stream
     TensorView normed;  // the input of the next part
     TensorView delta;   // a part's output before it is added; sandwich norms only
   };
+  Stream take_stream(Arena& arena, int64_t num_rows) const;
+  // One layer. Where inputs.rows are given, `stream` has these rows alone.
   void run_layer(StepContext& context, const StepBatch& batch, const DecoderLayer& layer, const Stream& stream,
-                 ConstTensorView rope_table) const;
+                 const AttentionInputs& inputs) const;
 
   DecoderParts parts_;
 };

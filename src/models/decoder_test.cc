@@ -101,6 +101,13 @@ void compare_with_golden(const std::string& name, const fs::path& path, Ops& ops
       }
       EXPECT_TRUE(logits == whole) << path << ": chunks of " << chunk << " give other bits than the whole prompt";
     }
+    // Wanting fewer rows, none, or one twice changes no bit of those that are wanted.
+    testing::ModelRun run(ops, *model.value(), {.page_size = 16, .max_tokens = 96});
+    const std::span<const int32_t> ids = prompt.token_ids;
+    EXPECT_TRUE(run.forward(ids.first(5), {}).empty());
+    const auto some = run.forward(ids.subspan(5), {static_cast<int32_t>(ids.size()) - 6, 0, 0});
+    ASSERT_EQ(some.size(), 3u);
+    EXPECT_TRUE(some[0] == whole.back() && some[1] == whole[5] && some[2] == whole[5]) << path;
   }
 }
 

@@ -57,6 +57,13 @@ ConstTensorView ModelRun::to_device(OpContext& context, DType dtype, const std::
 }
 
 std::vector<std::vector<float>> ModelRun::forward(std::span<const int32_t> token_ids) {
+  std::vector<int32_t> rows(token_ids.size());
+  std::iota(rows.begin(), rows.end(), 0);
+  return forward(token_ids, rows);
+}
+
+std::vector<std::vector<float>> ModelRun::forward(std::span<const int32_t> token_ids,
+                                                  const std::vector<int32_t>& rows) {
   scratch_->reset();
   OpContext op_context{*scratch_};
   const int count = static_cast<int>(token_ids.size());
@@ -69,9 +76,7 @@ std::vector<std::vector<float>> ModelRun::forward(std::span<const int32_t> token
   std::vector<int32_t> positions(token_ids.size());
   std::iota(positions.begin(), positions.end(), num_tokens_);
   batch.positions = to_device(op_context, DType::kI32, positions, {1, count});
-  std::vector<int32_t> rows(token_ids.size());
-  std::iota(rows.begin(), rows.end(), 0);
-  batch.logit_rows = to_device(op_context, DType::kI32, rows, {count});
+  batch.logit_rows = to_device(op_context, DType::kI32, rows, {static_cast<int64_t>(rows.size())});
 
   const std::vector<int32_t> starts = {0, count};
   const std::vector<int32_t> lengths = {num_tokens_ + count};
@@ -112,7 +117,7 @@ std::vector<std::vector<float>> ModelRun::forward(std::span<const int32_t> token
   num_tokens_ += count;
 
   std::vector<std::vector<float>> result;
-  for (size_t row = 0; row < token_ids.size(); ++row) {
+  for (size_t row = 0; row < rows.size(); ++row) {
     const auto first = values.begin() + static_cast<std::ptrdiff_t>(row * vocab_size);
     result.emplace_back(first, first + static_cast<std::ptrdiff_t>(vocab_size));
   }

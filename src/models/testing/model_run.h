@@ -24,6 +24,8 @@ class ModelRun {
 
   // Feeds the next tokens of the sequence in one step; the logits of all of them, a row a token.
   std::vector<std::vector<float>> forward(std::span<const int32_t> token_ids);
+  // The same; the logits of these rows only.
+  std::vector<std::vector<float>> forward(std::span<const int32_t> token_ids, const std::vector<int32_t>& rows);
 
   // The same, at most `chunk` tokens a step.
   std::vector<std::vector<float>> forward_in_chunks(std::span<const int32_t> token_ids, int chunk);
