@@ -1,0 +1,537 @@
+// The bodies of attention.h as templates over a lane type; the order of operations that they keep is written there. The
+// same rule as for elementwise_kernels.h: nothing here may call an inline function of another header.
+//
+// One item, chunk by chunk: K is copied out of its pages as eight panels of sixteen keys, transposed ([head_dim][16]),
+// V as panels of sixteen columns ([128][16]), both as float. Then
+//   scores = q · panels             tiles of kTileRows rows × some panels, held in registers
+//   p, m, l                         row by row
+//   O = O * alpha + (p · V) * beta  the same tiles
+// A chunk's panels (64 KB each at head_dim 128) stay in the second-level cache while all rows of the unit pass over
+// them.
+#pragma once
+
+#include "ops/cpu/attention.h"
+#include "ops/cpu/lane_math.h"
+
+namespace quire::cpu {
+namespace {
+
+template <int kValue>
+struct Number {
+  static constexpr int value = kValue;
+};
+
+constexpr int kChunk = kAttentionChunkTokens;
+constexpr int kNumKeyPanels = kChunk / 16;
+constexpr float kMinusInfinity = -__builtin_inff();
+
+inline int64_t smaller(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
+inline int64_t larger(int64_t a, int64_t b) {
+  return a > b ? a : b;
+}
+
+template <typename Lanes>
+struct AttentionKernels {
+  using Vec = typename Lanes::Vec;
+  using Math = LaneMath<Lanes>;
+  static constexpr int kTileRows = Lanes::kTileRows;
+
+  // Running results of the rows of a unit.
+  struct State {
+    float* largest;  // [rows]
+    float* sum;      // [rows]
+    float* out;      // [rows, padded head_dim]
+  };
+
+  // Everything about one item that does not change from chunk to chunk.
+  struct Unit {
+    const AttentionInputs& inputs;
+    const AttentionItem& item;
+    const int32_t* pages;
+    int group_size;
+    int num_rows;
+    int head_dim;
+    int padded_dim;
+    int64_t first_key;  // seen by any row: [first_key, end_key)
+    int64_t end_key;
+    // Workspace.
+    float* q;       // tiles of rows, each [head_dim][rows of the tile]
+    float* scores;  // [rows, 128]; later the probabilities
+    float* k;       // [8 panels][head_dim][16]
+    float* v;       // [padded_dim / 16 panels][128][16]
+    float* chunk_largest;
+    float* chunk_sum;
+    float* alpha;
+    float* beta;
+    const float* zeros;  // stands in for keys that no row sees
+    State state;
+
+    int64_t position(int row) const { return item.first_position + row / group_size; }
+    int64_t row_first_key(int row) const {
+      return inputs.window > 0 ? larger(0, position(row) - inputs.window + 1) : 0;
+    }
+    int64_t row_end_key(int row) const { return position(row) + 1; }
+  };
+
+  // A chunk as an item sees it.
+  struct Chunk {
+    int64_t first_position;
+    int key_begin;  // keys that some row sees, from the chunk's start
+    int key_end;
+    int row_begin;  // rows that see some key
+    int row_end;
+  };
+
+  static State state_at(float* memory, int num_rows) {
+    const int64_t padded = padded_to_lanes(num_rows);
+    return {memory, memory + padded, memory + 2 * padded};
+  }
+
+  static void reset(const State& state, int num_rows, int padded_dim) {
+    for (int r = 0; r < num_rows; ++r) {
+      state.largest[r] = kMinusInfinity;
+      state.sum[r] = 0;
+    }
+    for (int64_t i = 0; i < int64_t{num_rows} * padded_dim; i += 16) Lanes::store(state.out + i, Lanes::set(0.0f));
+  }
+
+  // ---- Loading K and V from pages ----------------------------------------------------------------------------------
+
+  // Sixteen elements of the cache as floats, those past `count` zero.
+  static Vec load_elements(const float* p, int count, DType) {
+    return count >= 16 ? Lanes::load(p) : Lanes::load(p, count);
+  }
+  static Vec load_elements(const uint16_t* p, int count, DType dtype) {
+    uint16_t part[16] = {};
+    if (count < 16) {
+      for (int i = 0; i < count; ++i) part[i] = p[i];
+      p = part;
+    }
+    return dtype == DType::kF16 ? Lanes::load_f16(p) : Lanes::load_bf16(p);
+  }
+
+  // Offsets of successive positions in the cache: one division at the start, none after.
+  struct PageWalk {
+    const PagedKv& kv;
+    const int32_t* pages;
+    int64_t head_offset;
+    int64_t page;
+    int64_t token;
+
+    PageWalk(const Unit& unit, int64_t position)
+        : kv(unit.inputs.kv),
+          pages(unit.pages),
+          head_offset(unit.item.kv_head * kv.head_stride),
+          page(position / kv.page_size),
+          token(position % kv.page_size) {}
+    int64_t offset() const { return pages[page] * kv.page_stride + token * kv.token_stride + head_offset; }
+    void advance() {
+      if (++token == kv.page_size) {
+        token = 0;
+        ++page;
+      }
+    }
+  };
+
+  template <typename Element>
+  static void load_keys(const Unit& unit, const Chunk& chunk) {
+    const Element* cache = static_cast<const Element*>(unit.inputs.kv.k);
+    PageWalk walk(unit, chunk.first_position + chunk.key_begin);
+    for (int panel = chunk.key_begin / 16; panel * 16 < chunk.key_end; ++panel) {
+      const Element* rows[16];
+      for (int i = 0; i < 16; ++i) {
+        const int key = panel * 16 + i;
+        rows[i] = reinterpret_cast<const Element*>(unit.zeros);
+        if (key < chunk.key_begin || key >= chunk.key_end) continue;
+        rows[i] = cache + walk.offset();
+        walk.advance();
+      }
+      float* out = unit.k + int64_t{panel} * unit.head_dim * 16;
+      for (int d = 0; d < unit.head_dim; d += 16) {
+        const int count = unit.head_dim - d;
+        Vec square[16];
+        for (int i = 0; i < 16; ++i) square[i] = load_elements(rows[i] + d, count, unit.inputs.kv.dtype);
+        Lanes::store_transposed(square, out + d * 16, count);
+      }
+    }
+  }
+
+  template <typename Element>
+  static void load_values(const Unit& unit, const Chunk& chunk) {
+    const Element* cache = static_cast<const Element*>(unit.inputs.kv.v);
+    PageWalk walk(unit, chunk.first_position + chunk.key_begin);
+    for (int key = chunk.key_begin; key < chunk.key_end; ++key, walk.advance()) {
+      const Element* row = cache + walk.offset();
+      for (int d = 0; d < unit.head_dim; d += 16) {
+        Lanes::store(unit.v + (int64_t{d} * kChunk + key * 16),
+                     load_elements(row + d, unit.head_dim - d, unit.inputs.kv.dtype));
+      }
+    }
+  }
+
+  // ---- Products ----------------------------------------------------------------------------------------------------
+
+  // store(r, p, Σ_k a[r][k] * panel p [k][16]) for kRows × kPanels; a's element stands at r * kRowStride + k *
+  // kDepthStride.
+  template <int kRows, int kPanels, int kRowStride, int kDepthStride, typename Store>
+  static void multiply_tile(const float* a, const float* panels, int64_t panel_stride, int64_t depth, Store&& store) {
+    Vec sums[kRows][kPanels];
+#pragma GCC unroll 12
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+      for (int p = 0; p < kPanels; ++p) sums[r][p] = Lanes::set(0.0f);
+    }
+    for (int64_t k = 0; k < depth; ++k) {
+      Vec columns[kPanels];
+#pragma GCC unroll 8
+      for (int p = 0; p < kPanels; ++p) columns[p] = Lanes::load(panels + p * panel_stride + k * 16);
+#pragma GCC unroll 12
+      for (int r = 0; r < kRows; ++r) {
+        const Vec element = Lanes::set(a[r * kRowStride + k * kDepthStride]);
+#pragma GCC unroll 8
+        for (int p = 0; p < kPanels; ++p) sums[r][p] = Lanes::fma(element, columns[p], sums[r][p]);
+      }
+    }
+#pragma GCC unroll 12
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+      for (int p = 0; p < kPanels; ++p) store(r, p, sums[r][p]);
+    }
+  }
+
+  // Does any row of [row, row + count) see a key of chunk positions [begin, end)?
+  static bool sees(const Unit& unit, const Chunk& chunk, int row, int count, int begin, int end) {
+    return unit.row_end_key(row + count - 1) > chunk.first_position + begin &&
+           unit.row_first_key(row) < chunk.first_position + end;
+  }
+
+  template <int kRows>
+  static void score_tile(const Unit& unit, const Chunk& chunk, int row, int panel) {
+    constexpr int kPanels = Lanes::panels_for_rows(kRows);
+    const int begin = panel * 16;
+    const int end = begin + kPanels * 16;
+    if (end <= chunk.key_begin || begin >= chunk.key_end || !sees(unit, chunk, row, kRows, begin, end)) return;
+    float* scores = unit.scores + int64_t{row} * kChunk + begin;
+    const int64_t panel_floats = int64_t{unit.head_dim} * 16;
+    multiply_tile<kRows, kPanels, 1, kRows>(
+        unit.q + int64_t{row} * unit.head_dim, unit.k + panel * panel_floats, panel_floats, unit.head_dim,
+        [&](int r, int p, const Vec& sum) { Lanes::store(scores + r * kChunk + p * 16, sum); });
+  }
+
+  // O = O * alpha + (P · V) * beta for kRows rows and kPanels panels of columns from `panel` on.
+  template <int kRows, int kPanels>
+  static void value_tile(const Unit& unit, const Chunk& chunk, int row, int panel, int key_begin, int key_end) {
+    multiply_tile<kRows, kPanels, kChunk, 1>(
+        unit.scores + int64_t{row} * kChunk + key_begin, unit.v + (int64_t{panel} * kChunk + key_begin) * 16,
+        kChunk * 16, key_end - key_begin, [&](int r, int p, const Vec& sum) {
+          if (row + r < chunk.row_begin || row + r >= chunk.row_end) return;
+          float* out = unit.state.out + int64_t{row + r} * unit.padded_dim + (panel + p) * 16;
+          const Vec added = Lanes::mul(sum, Lanes::set(unit.beta[row + r]));
+          Lanes::store(out, Lanes::fma(Lanes::load(out), Lanes::set(unit.alpha[row + r]), added));
+        });
+  }
+
+  template <int kRows, int kPanels>
+  static void value_tiles(const Unit& unit, const Chunk& chunk, int row, int panel) {
+    const int64_t seen_begin = unit.row_first_key(row) - chunk.first_position;
+    const int64_t seen_end = unit.row_end_key(row + kRows - 1) - chunk.first_position;
+    const int key_begin = static_cast<int>(larger(chunk.key_begin, seen_begin));
+    const int key_end = static_cast<int>(smaller(chunk.key_end, seen_end));
+    const int num_panels = unit.padded_dim / 16;
+    for (; panel + kPanels <= num_panels; panel += kPanels) {
+      value_tile<kRows, kPanels>(unit, chunk, row, panel, key_begin, key_end);
+    }
+    if constexpr (kPanels > 1) {
+      if (panel < num_panels) value_tiles<kRows, kPanels / 2>(unit, chunk, row, panel);
+    }
+  }
+
+  // body(Number<rows>) for a number of rows that is known at run time only.
+  template <int kMostRows, typename Body>
+  static void with_rows(int num_rows, Body&& body) {
+    if constexpr (kMostRows > 0) {
+      if (num_rows == kMostRows) {
+        body(Number<kMostRows>{});
+      } else {
+        with_rows<kMostRows - 1>(num_rows, body);
+      }
+    }
+  }
+
+  // A panel group outermost, so that it stays in the first-level cache while all tiles of rows pass over it.
+  static void compute_scores(const Unit& unit, const Chunk& chunk) {
+    const int first_tile_row = chunk.row_begin / kTileRows * kTileRows;
+    const int last_tile_row = unit.num_rows / kTileRows * kTileRows;
+    for (int panel = 0; panel < kNumKeyPanels; panel += Lanes::panels_for_rows(kTileRows)) {
+      for (int row = first_tile_row; row + kTileRows <= unit.num_rows && row < chunk.row_end; row += kTileRows) {
+        score_tile<kTileRows>(unit, chunk, row, panel);
+      }
+    }
+    if (last_tile_row >= chunk.row_end) return;
+    with_rows<kTileRows - 1>(unit.num_rows - last_tile_row, [&](auto rows) {
+      constexpr int kRows = decltype(rows)::value;
+      for (int panel = 0; panel < kNumKeyPanels; panel += Lanes::panels_for_rows(kRows)) {
+        score_tile<kRows>(unit, chunk, last_tile_row, panel);
+      }
+    });
+  }
+
+  static void add_values(const Unit& unit, const Chunk& chunk) {
+    constexpr int kPanels = Lanes::panels_for_rows(kTileRows);
+    const int first_tile_row = chunk.row_begin / kTileRows * kTileRows;
+    const int last_tile_row = unit.num_rows / kTileRows * kTileRows;
+    const int num_panels = unit.padded_dim / 16;
+    int panel = 0;
+    for (; panel + kPanels <= num_panels; panel += kPanels) {
+      for (int row = first_tile_row; row + kTileRows <= unit.num_rows && row < chunk.row_end; row += kTileRows) {
+        const int64_t seen_begin = unit.row_first_key(row) - chunk.first_position;
+        const int64_t seen_end = unit.row_end_key(row + kTileRows - 1) - chunk.first_position;
+        value_tile<kTileRows, kPanels>(unit, chunk, row, panel, static_cast<int>(larger(chunk.key_begin, seen_begin)),
+                                       static_cast<int>(smaller(chunk.key_end, seen_end)));
+      }
+    }
+    if constexpr (kPanels > 1) {
+      for (int row = first_tile_row; row + kTileRows <= unit.num_rows && row < chunk.row_end; row += kTileRows) {
+        value_tiles<kTileRows, kPanels / 2>(unit, chunk, row, panel);
+      }
+    }
+    if (last_tile_row >= chunk.row_end) return;
+    with_rows<kTileRows - 1>(unit.num_rows - last_tile_row, [&](auto rows) {
+      constexpr int kRows = decltype(rows)::value;
+      value_tiles<kRows, Lanes::panels_for_rows(kRows)>(unit, chunk, last_tile_row, 0);
+    });
+  }
+
+  // ---- Softmax -----------------------------------------------------------------------------------------------------
+
+  // Scores of one row become probabilities relative to the row's largest score in this chunk; what the row does not see
+  // becomes 0. Scores come in units of log2(e), except under a soft-cap.
+  static void soften_row(const Unit& unit, const Chunk& chunk, int row) {
+    constexpr float kLog2E = LaneMath<Lanes>::kLog2E;
+    const float cap = unit.inputs.soft_cap;
+    float* scores = unit.scores + int64_t{row} * kChunk;
+    const int begin = static_cast<int>(larger(chunk.key_begin, unit.row_first_key(row) - chunk.first_position));
+    const int end = static_cast<int>(smaller(chunk.key_end, unit.row_end_key(row) - chunk.first_position));
+    Vec largest = Lanes::set(kMinusInfinity);
+    for (int i = begin / 16 * 16; i < end; i += 16) {
+      Vec score = Lanes::load(scores + i);
+      if (cap > 0) score = Lanes::mul(Lanes::set(cap * kLog2E), Math::tanh(score));
+      if (i < begin || i + 16 > end) score = Lanes::keep_lanes(score, begin - i, end - i, kMinusInfinity);
+      Lanes::store(scores + i, score);
+      largest = Lanes::max(largest, score);
+    }
+    const float row_largest = Lanes::largest(largest);
+    const Vec base = Lanes::set(row_largest);
+    Vec sum = Lanes::set(0.0f);
+    for (int i = begin / 16 * 16; i < end; i += 16) {
+      Vec p = Math::exp2(Lanes::sub(Lanes::load(scores + i), base));
+      if (i < begin || i + 16 > end) p = Lanes::keep_lanes(p, begin - i, end - i, 0.0f);
+      Lanes::store(scores + i, p);
+      sum = Lanes::add(sum, p);
+    }
+    for (int i = chunk.key_begin / 16 * 16; i < begin / 16 * 16; i += 16) Lanes::store(scores + i, Lanes::set(0.0f));
+    for (int i = (end + 15) / 16 * 16; i < chunk.key_end; i += 16) Lanes::store(scores + i, Lanes::set(0.0f));
+    unit.chunk_largest[row] = row_largest;
+    unit.chunk_sum[row] = Lanes::sum(sum);
+  }
+
+  // Merges a later (m, l) of sixteen rows into an earlier one; alpha and beta are what the earlier and the later O are
+  // multiplied by.
+  struct Merged {
+    Vec largest;
+    Vec sum;
+    Vec alpha;
+    Vec beta;
+  };
+  static Merged merge(const Vec& largest, const Vec& sum, const Vec& later_largest, const Vec& later_sum) {
+    Merged merged;
+    merged.largest = Lanes::max(largest, later_largest);
+    merged.alpha = Math::exp2(Lanes::sub(largest, merged.largest));
+    merged.beta = Math::exp2(Lanes::sub(later_largest, merged.largest));
+    merged.sum = Lanes::fma(sum, merged.alpha, Lanes::mul(later_sum, merged.beta));
+    return merged;
+  }
+
+  static void merge_sums(const Unit& unit, const Chunk& chunk) {
+    for (int row = chunk.row_begin; row < chunk.row_end; row += 16) {
+      const int count = chunk.row_end - row < 16 ? chunk.row_end - row : 16;
+      const Merged merged =
+          merge(Lanes::load(unit.state.largest + row, count), Lanes::load(unit.state.sum + row, count),
+                Lanes::load(unit.chunk_largest + row, count), Lanes::load(unit.chunk_sum + row, count));
+      Lanes::store(unit.state.largest + row, merged.largest, count);
+      Lanes::store(unit.state.sum + row, merged.sum, count);
+      Lanes::store(unit.alpha + row, merged.alpha, count);
+      Lanes::store(unit.beta + row, merged.beta, count);
+    }
+  }
+
+  // ---- Items -------------------------------------------------------------------------------------------------------
+
+  static void attend_chunk(const Unit& unit, int64_t chunk_index) {
+    Chunk chunk;
+    chunk.first_position = chunk_index * kChunk;
+    chunk.key_begin = static_cast<int>(larger(0, unit.first_key - chunk.first_position));
+    chunk.key_end = static_cast<int>(smaller(kChunk, unit.end_key - chunk.first_position));
+    // Positions rise with rows: the first rows may end before the chunk, the last ones' windows begin after it.
+    const int64_t first_seeing = larger(0, chunk.first_position - unit.item.first_position);
+    int64_t end_seeing = unit.item.token_end - unit.item.token_begin;
+    if (unit.inputs.window > 0) {
+      const int64_t last_position = chunk.first_position + kChunk - 1 + unit.inputs.window - 1;
+      end_seeing = smaller(end_seeing, last_position + 1 - unit.item.first_position);
+    }
+    chunk.row_begin = static_cast<int>(first_seeing * unit.group_size);
+    chunk.row_end = static_cast<int>(end_seeing * unit.group_size);
+
+    if (unit.inputs.kv.dtype == DType::kF32) {
+      load_keys<float>(unit, chunk);
+      load_values<float>(unit, chunk);
+    } else {
+      load_keys<uint16_t>(unit, chunk);
+      load_values<uint16_t>(unit, chunk);
+    }
+    compute_scores(unit, chunk);
+    for (int row = chunk.row_begin; row < chunk.row_end; ++row) soften_row(unit, chunk, row);
+    merge_sums(unit, chunk);
+    add_values(unit, chunk);
+  }
+
+  static void pack_queries(const Unit& unit) {
+    const AttentionInputs& inputs = unit.inputs;
+    const float factor = inputs.soft_cap > 0 ? inputs.scale / inputs.soft_cap : inputs.scale * LaneMath<Lanes>::kLog2E;
+    for (int tile = 0; tile < unit.num_rows; tile += kTileRows) {
+      const int tile_rows = unit.num_rows - tile < kTileRows ? unit.num_rows - tile : kTileRows;
+      for (int r = 0; r < tile_rows; ++r) {
+        const int row = tile + r;
+        const int64_t token = unit.item.token_begin + row / unit.group_size;
+        const int64_t head = int64_t{unit.item.kv_head} * unit.group_size + row % unit.group_size;
+        const float* q = inputs.q + token * inputs.q_token_stride + head * inputs.q_head_stride;
+        float* packed = unit.q + int64_t{tile} * unit.head_dim + r;
+        for (int d = 0; d < unit.head_dim; ++d) packed[d * tile_rows] = q[d] * factor;
+      }
+    }
+  }
+
+  // out = O / l; 0 where no key was seen.
+  static void store_output(const AttentionInputs& inputs, const AttentionItem& item, const State& state) {
+    const int head_dim = inputs.kv.head_dim;
+    const int64_t padded_dim = padded_to_lanes(head_dim);
+    const int num_rows = (item.token_end - item.token_begin) * inputs.group_size;
+    for (int row = 0; row < num_rows; ++row) {
+      const int64_t token = item.token_begin + row / inputs.group_size;
+      const int64_t head = int64_t{item.kv_head} * inputs.group_size + row % inputs.group_size;
+      float* out = inputs.out + token * inputs.out_token_stride + head * inputs.out_head_stride;
+      const Vec sum = Lanes::set(state.sum[row] == 0.0f ? 1.0f : state.sum[row]);
+      for (int d = 0; d < head_dim; d += 16) {
+        const Vec quotient = Lanes::div(Lanes::load(state.out + row * padded_dim + d), sum);
+        Lanes::store(out + d, quotient, head_dim - d < 16 ? head_dim - d : 16);
+      }
+    }
+  }
+
+  static void attend_item(const AttentionInputs& inputs, const AttentionItem& item, float* workspace) {
+    const int group_size = inputs.group_size;
+    const int head_dim = inputs.kv.head_dim;
+    const int padded_dim = static_cast<int>(padded_to_lanes(head_dim));
+    const int num_rows = (item.token_end - item.token_begin) * group_size;
+    const int64_t padded_rows = padded_to_lanes(num_rows);
+    float* next = workspace;
+    const auto take = [&](int64_t count) {
+      float* taken = next;
+      next += padded_to_lanes(count);
+      return taken;
+    };
+    Unit unit{.inputs = inputs,
+              .item = item,
+              .pages = inputs.page_table + item.sequence * inputs.page_table_stride,
+              .group_size = group_size,
+              .num_rows = num_rows,
+              .head_dim = head_dim,
+              .padded_dim = padded_dim,
+              .first_key = 0,
+              .end_key = 0,
+              .q = take(int64_t{num_rows} * head_dim),
+              .scores = take(int64_t{num_rows} * kChunk),
+              .k = take(int64_t{kChunk} * head_dim),
+              .v = take(int64_t{kChunk} * padded_dim),
+              .chunk_largest = take(padded_rows),
+              .chunk_sum = take(padded_rows),
+              .alpha = take(padded_rows),
+              .beta = take(padded_rows),
+              .zeros = nullptr,
+              .state = {}};
+    unit.first_key = unit.row_first_key(0);
+    unit.end_key = unit.row_end_key(num_rows - 1);
+    float* zeros = take(padded_dim);
+    for (int i = 0; i < padded_dim; i += 16) Lanes::store(zeros + i, Lanes::set(0.0f));
+    unit.zeros = zeros;
+    pack_queries(unit);
+
+    const bool is_split = item.partial_offset >= 0;
+    const bool has_state_per_chunk = is_split && !item.is_first_of_split;
+    float* state_memory = is_split ? inputs.partials + item.partial_offset : next;
+    for (int64_t chunk = item.chunk_begin; chunk < item.chunk_end; ++chunk) {
+      if (chunk == item.chunk_begin || has_state_per_chunk) {
+        unit.state = state_at(state_memory, num_rows);
+        reset(unit.state, num_rows, padded_dim);
+        state_memory += attention_state_floats(num_rows, head_dim);
+      }
+      attend_chunk(unit, chunk);
+    }
+    if (!is_split) store_output(inputs, item, unit.state);
+  }
+
+  static void attend(const AttentionCall& call) {
+    for (int i = 0; i < call.num_items; ++i) attend_item(call.inputs, call.items[i], call.workspace);
+  }
+
+  // ---- Splits ------------------------------------------------------------------------------------------------------
+
+  static void merge_state(const State& state, const State& later, int num_rows, int64_t padded_dim) {
+    for (int row = 0; row < num_rows; row += 16) {
+      const int count = num_rows - row < 16 ? num_rows - row : 16;
+      float largest[16];
+      float sum[16];
+      float alpha[16];
+      float beta[16];
+      const Merged merged = merge(Lanes::load(state.largest + row, count), Lanes::load(state.sum + row, count),
+                                  Lanes::load(later.largest + row, count), Lanes::load(later.sum + row, count));
+      Lanes::store(largest, merged.largest);
+      Lanes::store(sum, merged.sum);
+      Lanes::store(alpha, merged.alpha);
+      Lanes::store(beta, merged.beta);
+      for (int r = 0; r < count; ++r) {
+        if (later.sum[row + r] == 0.0f) continue;  // this row saw nothing of the later chunk
+        state.largest[row + r] = largest[r];
+        state.sum[row + r] = sum[r];
+        float* out = state.out + (row + r) * padded_dim;
+        const float* added = later.out + (row + r) * padded_dim;
+        for (int64_t d = 0; d < padded_dim; d += 16) {
+          const Vec scaled = Lanes::mul(Lanes::load(added + d), Lanes::set(beta[r]));
+          Lanes::store(out + d, Lanes::fma(Lanes::load(out + d), Lanes::set(alpha[r]), scaled));
+        }
+      }
+    }
+  }
+
+  static void merge_split(const AttentionMergeCall& call) {
+    const AttentionInputs& inputs = call.inputs;
+    const AttentionItem& first = call.items[0];
+    const int num_rows = (first.token_end - first.token_begin) * inputs.group_size;
+    const int64_t padded_dim = padded_to_lanes(inputs.kv.head_dim);
+    const int64_t state_floats = attention_state_floats(num_rows, inputs.kv.head_dim);
+    const State state = state_at(inputs.partials + first.partial_offset, num_rows);
+    for (int i = 1; i < call.num_items; ++i) {
+      float* later = inputs.partials + call.items[i].partial_offset;
+      for (int chunk = call.items[i].chunk_begin; chunk < call.items[i].chunk_end; ++chunk) {
+        merge_state(state, state_at(later, num_rows), num_rows, padded_dim);
+        later += state_floats;
+      }
+    }
+    store_output(inputs, first, state);
+  }
+};
+
+}  // namespace
+}  // namespace quire::cpu

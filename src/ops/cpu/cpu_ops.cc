@@ -1,0 +1,342 @@
+// Memory, weights and the ops that work row by row. Attention is in cpu_attention.cc.
+#include "ops/cpu/cpu_ops.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "ops/cpu/attention.h"
+#include "ops/cpu/elementwise.h"
+#include "ops/cpu/linear.h"
+#include "ops/host_memory.h"
+
+namespace quire {
+
+namespace {
+
+// A slice for a thread holds about this many numbers: some microseconds, more than it costs to wake a thread.
+constexpr int64_t kElementsPerSlice = 16'384;
+
+// The widest set that the kernels use, for the log.
+const char* instruction_set_name(const CpuFeatures& features) {
+  if (features.has_avx512_vnni()) return "avx512_vnni";
+  if (features.has_avx512()) return "avx512";
+  if (features.has_avx2()) return "avx2";
+  return "scalar";
+}
+
+// Rows of a matrix or of the heads of a [tokens, heads, size] tensor, once checked.
+struct RowShape {
+  int64_t num_tokens;
+  int64_t num_heads;
+  int64_t size;
+  int64_t num_rows() const { return num_tokens * num_heads; }
+};
+
+RowShape row_shape(const ConstTensorView& x) {
+  CHECK(x.rank() == 2 || x.rank() == 3);
+  CHECK(x.dtype() == DType::kF32);
+  CHECK(x.is_last_dimension_contiguous());
+  return {x.size(0), x.rank() == 3 ? x.size(1) : 1, x.size(x.rank() - 1)};
+}
+
+void check_shape(const ConstTensorView& x, const RowShape& shape) {
+  const RowShape own = row_shape(x);
+  CHECK(own.num_tokens == shape.num_tokens);
+  CHECK(own.num_heads == shape.num_heads);
+  CHECK(own.size == shape.size);
+}
+
+cpu::HeadRows head_rows(const TensorView& x) {
+  return {x.data<float>(), x.stride(0), x.rank() == 3 ? x.stride(1) : 0};
+}
+cpu::ConstHeadRows const_head_rows(const ConstTensorView& x) {
+  return {x.data<float>(), x.stride(0), x.rank() == 3 ? x.stride(1) : 0};
+}
+
+// Runs the row of a table that suits the call on slices of its rows.
+template <typename Call>
+void run_slices(ThreadPool& pool, std::span<const KernelRow<Call>> rows, std::string_view forced_name, const Call& call,
+                int64_t num_rows, int64_t row_size) {
+  if (num_rows == 0 || row_size == 0) return;
+  const KernelRow<Call>& row = choose_row(rows, call, forced_name);
+  const int64_t grain = std::max<int64_t>(1, kElementsPerSlice / row_size);
+  pool.parallel_for(num_rows, grain, [&](const WorkRange& range) {
+    Call slice = call;
+    slice.begin = range.begin;
+    slice.end = range.end;
+    row.launch(slice);
+  });
+}
+
+}  // namespace
+
+Result<std::unique_ptr<CpuOps>> CpuOps::create(const BackendOptions& options) {
+  std::string known;
+  for (const auto& [op, name] : options.forced_kernels) {
+    std::string names;
+    const auto collect = [&](auto rows) {
+      for (const auto& row : rows) names += std::string(names.empty() ? "" : ", ") + std::string(row.name);
+    };
+    if (op == "linear") collect(cpu::linear_rows());
+    if (op == "attention") collect(cpu::attention_rows());
+    if (op == "rms_norm") collect(cpu::rms_norm_rows());
+    if (op == "elementwise") collect(cpu::binary_rows());
+    if (op == "soft_cap") collect(cpu::soft_cap_rows());
+    if (op == "rope") collect(cpu::rope_rows());
+    if (op == "write_kv") collect(cpu::write_kv_rows());
+    if (names.empty()) {
+      return invalid_argument("--kernel: the cpu backend has no choice for \"" + op +
+                              "\"; it has for linear, attention, rms_norm, elementwise, soft_cap, rope and write_kv");
+    }
+    if ((", " + names + ",").find(", " + name + ",") == std::string::npos) {
+      return invalid_argument("--kernel " + op + "=" + name + ": there is no such kernel; there are " + names);
+    }
+  }
+  return std::unique_ptr<CpuOps>(new CpuOps(options, read_cpu_info()));
+}
+
+CpuOps::CpuOps(const BackendOptions& options, const CpuInfo& info)
+    : features_(info.features),
+      compute_(options.compute),
+      forced_kernels_(options.forced_kernels.begin(), options.forced_kernels.end()),
+      pool_(options.num_threads > 0 ? options.num_threads : default_num_threads(info)) {}
+
+std::string CpuOps::description() const {
+  return std::string("cpu: ") + instruction_set_name(features_) + ", " + std::to_string(pool_.num_threads()) +
+         (pool_.num_threads() == 1 ? " thread" : " threads");
+}
+
+std::string_view CpuOps::forced_kernel(std::string_view op) const {
+  const auto found = forced_kernels_.find(op);
+  return found == forced_kernels_.end() ? std::string_view() : found->second;
+}
+
+Result<DeviceBuffer> CpuOps::allocate(int64_t num_bytes, const char* purpose) {
+  return allocate_host(num_bytes, purpose);
+}
+
+void CpuOps::copy_to_device(OpContext&, void* device_data, const void* host_data, int64_t num_bytes) {
+  if (num_bytes > 0) std::memcpy(device_data, host_data, static_cast<size_t>(num_bytes));
+}
+
+void CpuOps::copy_to_host(OpContext&, void* host_data, const void* device_data, int64_t num_bytes) {
+  if (num_bytes > 0) std::memcpy(host_data, device_data, static_cast<size_t>(num_bytes));
+}
+
+Result<Weight> CpuOps::pack(const Weight& file_weight) {
+  return cpu::pack_weight(pool_, file_weight);
+}
+
+void CpuOps::embedding(OpContext&, TensorView y, const Weight& table, ConstTensorView ids, float scale) {
+  cpu::embedding(pool_, y, table, ids, scale);
+}
+
+void CpuOps::gather_rows(OpContext&, TensorView y, ConstTensorView x, ConstTensorView rows) {
+  CHECK(x.rank() == 2);
+  CHECK(y.rank() == 2);
+  CHECK(y.size(0) == rows.num_elements());
+  CHECK(y.size(1) == x.size(1));
+  CHECK(y.is_last_dimension_contiguous());
+  CHECK(x.is_last_dimension_contiguous());
+  const int32_t* sources = rows.data<int32_t>();
+  for (int64_t i = 0; i < y.size(0); ++i) {
+    CHECK(0 <= sources[i] && sources[i] < x.size(0));
+    std::memcpy(y.data<float>() + i * y.stride(0), x.data<float>() + sources[i] * x.stride(0),
+                static_cast<size_t>(x.size(1)) * sizeof(float));
+  }
+}
+
+void CpuOps::rms_norm(OpContext&, TensorView y, ConstTensorView x, ConstTensorView weight, float epsilon) {
+  const RowShape shape = row_shape(x);
+  check_shape(y, shape);
+  CHECK(weight.num_elements() == shape.size);
+  const cpu::RmsNormCall call{.features = features_,
+                              .y = head_rows(y),
+                              .x = const_head_rows(x),
+                              .delta = {},
+                              .x_sum = {},
+                              .weight = weight.data<float>(),
+                              .epsilon = epsilon,
+                              .size = shape.size,
+                              .num_heads = shape.num_heads,
+                              .begin = 0,
+                              .end = 0};
+  run_slices(pool_, cpu::rms_norm_rows(), forced_kernel("rms_norm"), call, shape.num_rows(), shape.size);
+}
+
+void CpuOps::add_rms_norm(OpContext&, TensorView y, TensorView x, ConstTensorView delta, ConstTensorView weight,
+                          float epsilon) {
+  const RowShape shape = row_shape(x);
+  check_shape(y, shape);
+  check_shape(delta, shape);
+  CHECK(weight.num_elements() == shape.size);
+  const cpu::RmsNormCall call{.features = features_,
+                              .y = head_rows(y),
+                              .x = const_head_rows(x),
+                              .delta = const_head_rows(delta),
+                              .x_sum = head_rows(x),
+                              .weight = weight.data<float>(),
+                              .epsilon = epsilon,
+                              .size = shape.size,
+                              .num_heads = shape.num_heads,
+                              .begin = 0,
+                              .end = 0};
+  run_slices(pool_, cpu::rms_norm_rows(), forced_kernel("rms_norm"), call, shape.num_rows(), shape.size);
+}
+
+namespace {
+
+cpu::BinaryCall binary_call(const CpuFeatures& features, cpu::BinaryOp op, const TensorView& y,
+                            const ConstTensorView& a, const ConstTensorView& b) {
+  CHECK(y.rank() == 2);
+  const RowShape shape = row_shape(y);
+  check_shape(a, shape);
+  check_shape(b, shape);
+  return {.features = features,
+          .op = op,
+          .y = y.data<float>(),
+          .a = a.data<float>(),
+          .b = b.data<float>(),
+          .y_stride = y.stride(0),
+          .a_stride = a.stride(0),
+          .b_stride = b.stride(0),
+          .size = shape.size,
+          .begin = 0,
+          .end = 0};
+}
+
+}  // namespace
+
+void CpuOps::add(OpContext&, TensorView y, ConstTensorView a, ConstTensorView b) {
+  const cpu::BinaryCall call = binary_call(features_, cpu::BinaryOp::kAdd, y, a, b);
+  run_slices(pool_, cpu::binary_rows(), forced_kernel("elementwise"), call, y.size(0), y.size(1));
+}
+
+void CpuOps::gated_activation(OpContext&, TensorView y, ConstTensorView gate, ConstTensorView up,
+                              Activation activation) {
+  const cpu::BinaryOp op =
+      activation == Activation::kSilu ? cpu::BinaryOp::kSiluMultiply : cpu::BinaryOp::kGeluTanhMultiply;
+  const cpu::BinaryCall call = binary_call(features_, op, y, gate, up);
+  run_slices(pool_, cpu::binary_rows(), forced_kernel("elementwise"), call, y.size(0), y.size(1));
+}
+
+void CpuOps::soft_cap(OpContext&, TensorView x, float cap) {
+  CHECK(x.rank() == 2);
+  CHECK(cap > 0);
+  const RowShape shape = row_shape(x);
+  const cpu::SoftCapCall call{.features = features_,
+                              .x = x.data<float>(),
+                              .stride = x.stride(0),
+                              .cap = cap,
+                              .size = shape.size,
+                              .begin = 0,
+                              .end = 0};
+  run_slices(pool_, cpu::soft_cap_rows(), forced_kernel("soft_cap"), call, shape.num_rows(), shape.size);
+}
+
+void CpuOps::linear(OpContext& context, TensorView y, ConstTensorView x, const Weight& weight,
+                    const Epilogue& epilogue) {
+  cpu::linear({.pool = pool_,
+               .scratch = context.scratch,
+               .features = features_,
+               .compute = compute_,
+               .y = y,
+               .x = x,
+               .weight = weight,
+               .epilogue = epilogue},
+              forced_kernel("linear"));
+}
+
+void CpuOps::grouped_linear(OpContext& context, TensorView y, ConstTensorView x, const Weight& weight,
+                            ConstTensorView offsets) {
+  cpu::grouped_linear({.pool = pool_,
+                       .scratch = context.scratch,
+                       .features = features_,
+                       .compute = compute_,
+                       .y = y,
+                       .x = x,
+                       .weight = weight,
+                       .epilogue = {}},
+                      offsets, forced_kernel("linear"));
+}
+
+void CpuOps::rope_table(OpContext&, TensorView table, ConstTensorView positions, const RopeParams& params) {
+  const int64_t half = params.inverse_frequencies.num_elements();
+  CHECK(table.rank() == 2);
+  CHECK(table.size(0) == positions.num_elements());
+  CHECK(table.size(1) == 2 * half);
+  CHECK(table.is_last_dimension_contiguous());
+  const int32_t* tokens = positions.data<int32_t>();
+  const float* frequencies = params.inverse_frequencies.data<float>();
+  // A sine and a cosine cost what some twenty additions cost.
+  const int64_t grain = std::max<int64_t>(1, kElementsPerSlice / (20 * std::max<int64_t>(1, half)));
+  pool_.parallel_for(table.size(0), grain, [&](const WorkRange& range) {
+    for (int64_t t = range.begin; t < range.end; ++t) {
+      float* out = table.data<float>() + t * table.stride(0);
+      for (int64_t i = 0; i < half; ++i) {
+        const float angle = static_cast<float>(tokens[t]) * frequencies[i];
+        out[i] = std::cos(angle) * params.attention_factor;
+        out[half + i] = std::sin(angle) * params.attention_factor;
+      }
+    }
+  });
+}
+
+void CpuOps::rope(OpContext&, TensorView x, ConstTensorView table, RopeStyle style) {
+  CHECK(x.rank() == 3);
+  const RowShape shape = row_shape(x);
+  CHECK(table.rank() == 2);
+  CHECK(table.size(0) == shape.num_tokens);
+  CHECK(table.size(1) % 2 == 0);
+  CHECK(table.size(1) <= shape.size);
+  CHECK(table.is_last_dimension_contiguous());
+  const cpu::RopeCall call{.features = features_,
+                           .x = head_rows(x),
+                           .table = table.data<float>(),
+                           .table_stride = table.stride(0),
+                           .half_size = table.size(1) / 2,
+                           .is_interleaved = style == RopeStyle::kInterleaved,
+                           .num_heads = shape.num_heads,
+                           .begin = 0,
+                           .end = 0};
+  run_slices(pool_, cpu::rope_rows(), forced_kernel("rope"), call, shape.num_rows(), shape.size);
+}
+
+void CpuOps::write_kv(OpContext&, const PagedKv& kv, ConstTensorView k, ConstTensorView v, ConstTensorView slots) {
+  CHECK(k.rank() == 3);
+  const RowShape shape = row_shape(k);
+  check_shape(v, shape);
+  CHECK(shape.num_heads == kv.num_kv_heads);
+  CHECK(shape.size == kv.head_dim);
+  CHECK(slots.num_elements() == shape.num_tokens);
+  CHECK(kv.dtype == DType::kF32 || kv.dtype == DType::kF16 || kv.dtype == DType::kBF16);
+  const int64_t num_slots = int64_t{kv.num_pages} * kv.page_size;
+  for (int64_t t = 0; t < shape.num_tokens; ++t) CHECK(slots.data<int64_t>()[t] < num_slots);
+  const cpu::WriteKvCall call{.features = features_,
+                              .k = const_head_rows(k),
+                              .v = const_head_rows(v),
+                              .k_cache = kv.k,
+                              .v_cache = kv.v,
+                              .dtype = kv.dtype,
+                              .page_stride = kv.page_stride,
+                              .head_stride = kv.head_stride,
+                              .token_stride = kv.token_stride,
+                              .page_size = kv.page_size,
+                              .slots = slots.data<int64_t>(),
+                              .head_dim = shape.size,
+                              .num_heads = shape.num_heads,
+                              .begin = 0,
+                              .end = 0};
+  run_slices(pool_, cpu::write_kv_rows(), forced_kernel("write_kv"), call, shape.num_rows(), shape.size);
+}
+
+void CpuOps::copy_pages(OpContext&, void* base, int64_t page_bytes, std::span<const PageCopy> pages) {
+  char* bytes = static_cast<char*>(base);
+  // One after another: a page may be read by one copy and written by a later one.
+  for (const PageCopy& page : pages) {
+    std::memmove(bytes + page.to * page_bytes, bytes + page.from * page_bytes, static_cast<size_t>(page_bytes));
+  }
+}
+
+}  // namespace quire

@@ -1,0 +1,84 @@
+// Which kernel runs: the widest instruction set that the processor has. Rows of one table share a reduction order.
+#include "ops/cpu/kernels.h"
+
+namespace quire::cpu {
+
+namespace {
+
+template <typename Call>
+const CpuFeatures& features_of(const Call& call) {
+  if constexpr (requires { call.features; }) {
+    return call.features;
+  } else {
+    return call.inputs.features;
+  }
+}
+
+#if defined(__x86_64__)
+template <typename Call>
+bool accepts_avx512(const Call& call) {
+  return features_of(call).has_avx512();
+}
+template <typename Call>
+bool accepts_avx2(const Call& call) {
+  return features_of(call).has_avx2();
+}
+#define QUIRE_VECTOR_ROWS(kernel, order) \
+  {"avx512", accepts_avx512, kernel##_avx512, order}, {"avx2", accepts_avx2, kernel##_avx2, order},
+#else
+#define QUIRE_VECTOR_ROWS(kernel, order)
+#endif
+
+template <typename Call>
+bool accepts_all(const Call&) {
+  return true;
+}
+
+constexpr KernelRow<RmsNormCall> kRmsNormRows[] = {
+    QUIRE_VECTOR_ROWS(rms_norm, "4x16_lanes"){"scalar", accepts_all, rms_norm_scalar, "4x16_lanes"}};
+constexpr KernelRow<BinaryCall> kBinaryRows[] = {
+    QUIRE_VECTOR_ROWS(binary, "elementwise"){"scalar", accepts_all, binary_scalar, "elementwise"}};
+constexpr KernelRow<SoftCapCall> kSoftCapRows[] = {
+    QUIRE_VECTOR_ROWS(soft_cap, "elementwise"){"scalar", accepts_all, soft_cap_scalar, "elementwise"}};
+constexpr KernelRow<RopeCall> kRopeRows[] = {
+    QUIRE_VECTOR_ROWS(rope, "elementwise"){"scalar", accepts_all, rope_scalar, "elementwise"}};
+constexpr KernelRow<WriteKvCall> kWriteKvRows[] = {
+    QUIRE_VECTOR_ROWS(write_kv, "elementwise"){"scalar", accepts_all, write_kv_scalar, "elementwise"}};
+constexpr KernelRow<AttentionCall> kAttentionRows[] = {
+    QUIRE_VECTOR_ROWS(attention, "chunks_of_128"){"scalar", accepts_all, attention_scalar, "chunks_of_128"}};
+constexpr KernelRow<AttentionMergeCall> kAttentionMergeRows[] = {QUIRE_VECTOR_ROWS(attention_merge, "chunks_of_128"){
+    "scalar", accepts_all, attention_merge_scalar, "chunks_of_128"}};
+
+}  // namespace
+
+std::span<const KernelRow<RmsNormCall>> rms_norm_rows() {
+  return kRmsNormRows;
+}
+std::span<const KernelRow<BinaryCall>> binary_rows() {
+  return kBinaryRows;
+}
+std::span<const KernelRow<SoftCapCall>> soft_cap_rows() {
+  return kSoftCapRows;
+}
+std::span<const KernelRow<RopeCall>> rope_rows() {
+  return kRopeRows;
+}
+std::span<const KernelRow<WriteKvCall>> write_kv_rows() {
+  return kWriteKvRows;
+}
+std::span<const KernelRow<AttentionCall>> attention_rows() {
+  return kAttentionRows;
+}
+std::span<const KernelRow<AttentionMergeCall>> attention_merge_rows() {
+  return kAttentionMergeRows;
+}
+
+int64_t attention_workspace_floats(int group_size, int head_dim) {
+  const int64_t rows = attention_tile_rows(group_size);
+  const int64_t padded_dim = padded_to_lanes(head_dim);
+  return padded_to_lanes(rows * head_dim) + rows * kAttentionChunkTokens +
+         padded_to_lanes(int64_t{kAttentionChunkTokens} * head_dim) + kAttentionChunkTokens * padded_dim +
+         4 * padded_to_lanes(rows) + padded_dim + attention_state_floats(rows, head_dim);
+}
+
+}  // namespace quire::cpu

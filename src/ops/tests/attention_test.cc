@@ -1,0 +1,241 @@
+// Attention of every backend and kernel row: against the definition in double, and against itself where the same query
+// must give the same bits.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+
+#include "ops/cpu/attention.h"
+#include "ops/cpu/cpu_ops.h"
+#include "ops/reference/reference_ops.h"
+#include "ops/tests/attention_problem.h"
+
+namespace quire {
+namespace {
+
+std::unique_ptr<CpuOps> make_cpu(int num_threads, const std::string& row = {}) {
+  BackendOptions options;
+  options.num_threads = num_threads;
+  if (!row.empty()) options.forced_kernels["attention"] = row;
+  return CpuOps::create(options).value();
+}
+
+// The rows that this processor runs.
+std::vector<std::string> runnable_rows() {
+  const CpuFeatures features = detect_cpu_features();
+  const cpu::AttentionInputs inputs{.features = features,
+                                    .kv = {},
+                                    .q = nullptr,
+                                    .q_token_stride = 0,
+                                    .q_head_stride = 0,
+                                    .out = nullptr,
+                                    .out_token_stride = 0,
+                                    .out_head_stride = 0,
+                                    .page_table = nullptr,
+                                    .page_table_stride = 0,
+                                    .group_size = 1,
+                                    .scale = 1,
+                                    .soft_cap = 0,
+                                    .window = 0,
+                                    .partials = nullptr};
+  std::vector<std::string> names;
+  for (const auto& row : cpu::attention_rows()) {
+    if (row.accepts({inputs, nullptr, 0, nullptr})) names.emplace_back(row.name);
+  }
+  return names;
+}
+
+double largest_error(const std::vector<float>& actual, const std::vector<double>& expected) {
+  EXPECT_EQ(actual.size(), expected.size());
+  double worst = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const double error = std::abs(double{actual[i]} - expected[i]);
+    if (!(error <= worst)) worst = error;  // a NaN stays
+    if (std::isnan(worst)) break;
+  }
+  return worst;
+}
+
+// Bits, with all NaNs alike.
+void expect_same_bits(const std::vector<float>& a, const std::vector<float>& b, const std::string& what) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (std::isnan(a[i]) && std::isnan(b[i])) continue;
+    ASSERT_EQ(std::bit_cast<uint32_t>(a[i]), std::bit_cast<uint32_t>(b[i]))
+        << what << ": element " << i << ": " << a[i] << " and " << b[i];
+  }
+}
+
+std::vector<float> rows_of(const AttentionProblem& problem, const std::vector<float>& rows, int sequence_index,
+                           int first, int count) {
+  const int64_t begin = (problem.first_query_row(sequence_index) + first) * problem.row_size();
+  return {rows.begin() + begin, rows.begin() + begin + count * problem.row_size()};
+}
+
+struct NamedCase {
+  const char* name;
+  AttentionCase attention_case;
+};
+
+std::vector<NamedCase> cases() {
+  std::vector<NamedCase> all = {
+      {"one token", {.sequences = {{1, 1, 1}}}},
+      {"three lone tokens of several contexts", {.sequences = {{1, 1, 1}, {2, 1, 127}, {3, 1, 128}}}},
+      {"decode over chunk borders", {.sequences = {{1, 1, 129}, {2, 1, 255}, {3, 1, 256}, {4, 1, 257}, {5, 1, 600}}}},
+      {"whole prefill", {.sequences = {{1, 150, 150}}}},
+      {"prefill and decode, one sequence without queries",
+       {.sequences = {{1, 40, 170}, {2, 1, 300}, {3, 0, 20}, {4, 17, 17}, {5, 2, 130}}}},
+      {"mha", {.num_heads = 3, .num_kv_heads = 3, .sequences = {{1, 20, 140}, {2, 1, 50}}}},
+      {"mqa", {.num_heads = 7, .num_kv_heads = 1, .sequences = {{1, 33, 140}, {2, 1, 50}}}},
+      {"gqa of 3, as SmolLM2", {.num_heads = 9, .num_kv_heads = 3, .sequences = {{1, 70, 140}, {2, 1, 150}}}},
+      {"mqa of 13 heads", {.num_heads = 13, .num_kv_heads = 1, .head_dim = 32, .sequences = {{1, 16, 140}}}},
+      {"head_dim 16", {.head_dim = 16, .sequences = {{1, 30, 140}}}},
+      {"head_dim 24", {.head_dim = 24, .sequences = {{1, 30, 140}}}},
+      {"head_dim 40", {.head_dim = 40, .sequences = {{1, 30, 140}}}},
+      {"head_dim 80", {.head_dim = 80, .sequences = {{1, 30, 140}, {2, 1, 9}}}},
+      {"head_dim 96", {.head_dim = 96, .sequences = {{1, 30, 140}}}},
+      {"head_dim 128", {.head_dim = 128, .sequences = {{1, 30, 140}, {2, 1, 260}}}},
+      {"head_dim 256", {.head_dim = 256, .params = {.scale = 0.0625f}, .sequences = {{1, 14, 140}, {2, 1, 20}}}},
+      {"odd head_dim 7", {.head_dim = 7, .sequences = {{1, 30, 140}}}},
+      {"page size 1", {.page_size = 1, .sequences = {{1, 20, 140}}}},
+      {"page size 3", {.page_size = 3, .sequences = {{1, 20, 140}}}},
+      {"page size 48", {.page_size = 48, .sequences = {{1, 20, 140}}}},
+      {"page size 256", {.page_size = 256, .sequences = {{1, 20, 300}}}},
+      {"window 1", {.params = {.scale = 0.125f, .window = 1}, .sequences = {{1, 20, 140}, {2, 1, 33}}}},
+      {"window 4", {.params = {.scale = 0.125f, .window = 4}, .sequences = {{1, 20, 140}, {2, 1, 33}}}},
+      {"window 100", {.params = {.scale = 0.125f, .window = 100}, .sequences = {{1, 190, 300}, {2, 1, 333}}}},
+      {"window 512 over a long prefill",
+       {.num_heads = 2, .num_kv_heads = 1, .params = {.scale = 0.125f, .window = 512}, .sequences = {{1, 300, 900}}}},
+      {"soft-cap", {.params = {.scale = 0.5f, .soft_cap = 5.0f}, .sequences = {{1, 30, 140}, {2, 1, 33}}}},
+      {"large scores", {.params = {.scale = 3.0f}, .sequences = {{1, 30, 140}, {2, 1, 33}}}},
+  };
+  return all;
+}
+
+TEST(Attention, EveryRowIsCloseToTheDefinition) {
+  ReferenceOps reference;
+  for (const NamedCase& named : cases()) {
+    for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+      AttentionCase attention_case = named.attention_case;
+      attention_case.dtype = dtype;
+      AttentionProblem problem(attention_case);
+      const std::vector<double> expected = problem.expected();
+      double largest = 0;
+      for (const double x : expected) largest = std::max(largest, std::abs(x));
+      const double plain_error = largest_error(problem.run(reference), expected);
+      EXPECT_FALSE(!(plain_error <= 1e-4)) << named.name;
+      const double tolerance = 2 * plain_error + largest * 0x1p-23;
+      for (const std::string& row : runnable_rows()) {
+        const double error = largest_error(problem.run(*make_cpu(1, row)), expected);
+        EXPECT_FALSE(!(error <= tolerance)) << named.name << ", " << dtype_name(dtype) << ", row " << row << ": error "
+                                            << error << ", tolerance " << tolerance << ", plain " << plain_error;
+      }
+    }
+  }
+}
+
+TEST(Attention, RowsOfOneOrderAgreeBitForBit) {
+  for (const NamedCase& named : cases()) {
+    for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+      AttentionCase attention_case = named.attention_case;
+      attention_case.dtype = dtype;
+      AttentionProblem problem(attention_case);
+      const std::vector<float> first = problem.run(*make_cpu(1, runnable_rows().front()));
+      for (const std::string& row : runnable_rows()) {
+        for (const int num_threads : {1, 2, 3}) {
+          expect_same_bits(first, problem.run(*make_cpu(num_threads, row)), std::string(named.name) + ", row " + row);
+        }
+      }
+    }
+  }
+}
+
+// One sequence of 700 tokens: 9 heads over 3, whatever surrounds it.
+AttentionCase long_case(int window) {
+  return {.num_heads = 9,
+          .num_kv_heads = 3,
+          .head_dim = 64,
+          .dtype = DType::kF16,
+          .params = {.scale = 0.125f, .window = window},
+          .sequences = {}};
+}
+
+TEST(Attention, SameBitsHoweverTheStepIsMade) {
+  for (const int window : {0, 200}) {
+    AttentionCase whole_case = long_case(window);
+    whole_case.sequences = {{7, 700, 700}};
+    AttentionProblem whole(whole_case);
+    const std::vector<float> expected = whole.run(*make_cpu(1));
+
+    for (const int page_size : {16, 32, 5, 128}) {
+      for (const int num_threads : {1, 2, 3}) {
+        const std::unique_ptr<CpuOps> ops = make_cpu(num_threads);
+        const std::string what = "page size " + std::to_string(page_size) + ", threads " + std::to_string(num_threads);
+        AttentionCase varied = whole_case;
+        varied.page_size = page_size;
+        AttentionProblem repaged(varied);
+        expect_same_bits(expected, repaged.run(*ops), what + ", whole");
+
+        // In chunks of the prompt, then token by token, each time among other neighbours.
+        const std::pair<int, int> spans[] = {{0, 1},     {1, 100},   {100, 101}, {101, 300}, {300, 511},
+                                             {511, 512}, {512, 513}, {513, 699}, {699, 700}};
+        for (const auto& [begin, end] : spans) {
+          varied.sequences = {{1, 1, 2000 + begin}, {7, end - begin, end}, {3, 37, 90}, {4, 1, 1}};
+          AttentionProblem part(varied);
+          const std::vector<float> rows = part.run(*ops);
+          expect_same_bits(rows_of(whole, expected, 0, begin, end - begin), rows_of(part, rows, 1, 0, end - begin),
+                           what + ", tokens " + std::to_string(begin) + " to " + std::to_string(end));
+          varied.sequences = {{7, end - begin, end}};
+          AttentionProblem alone(varied);
+          expect_same_bits(rows_of(whole, expected, 0, begin, end - begin), alone.run(*ops), what + ", alone");
+        }
+      }
+    }
+  }
+}
+
+TEST(Attention, AWindowOfFourSeesFourKeysItselfIncluded) {
+  ReferenceOps reference;
+  const std::unique_ptr<CpuOps> cpu = make_cpu(1);
+  for (Ops* ops : {static_cast<Ops*>(&reference), static_cast<Ops*>(cpu.get())}) {
+    for (const int num_queries : {1, 10}) {
+      // Equal scores: the output is the mean of the seen values.
+      AttentionProblem problem({.num_heads = 1,
+                                .num_kv_heads = 1,
+                                .head_dim = 16,
+                                .params = {.scale = 0.0f, .window = 4},
+                                .sequences = {{1, num_queries, 10}}});
+      const std::vector<float> rows = problem.run(*ops);
+      for (int d = 0; d < 16; ++d) {
+        double mean = 0;
+        for (int key = 6; key <= 9; ++key) mean += double{problem.value(2, 1, key, 0, d)} / 4;
+        EXPECT_NEAR(rows[static_cast<size_t>((num_queries - 1) * 16 + d)], mean, 1e-6);
+      }
+    }
+  }
+}
+
+TEST(Attention, APoisonedSequenceFailsAlone) {
+  for (const std::string& row : runnable_rows()) {
+    AttentionCase attention_case{.sequences = {{1, 20, 150}, {2, 5, 200}, {3, 1, 140}}};
+    AttentionProblem healthy(attention_case);
+    AttentionProblem poisoned(attention_case);
+    poisoned.poison(1, 60);
+    const std::unique_ptr<CpuOps> ops = make_cpu(2, row);
+    const std::vector<float> expected = healthy.run(*ops);
+    const std::vector<float> rows = poisoned.run(*ops);
+    expect_same_bits(rows_of(healthy, expected, 0, 0, 20), rows_of(poisoned, rows, 0, 0, 20), row);
+    expect_same_bits(rows_of(healthy, expected, 2, 0, 1), rows_of(poisoned, rows, 2, 0, 1), row);
+    for (const float x : rows_of(poisoned, rows, 1, 0, 5)) EXPECT_TRUE(std::isnan(x)) << row;
+  }
+}
+
+TEST(Attention, NothingToDo) {
+  for (const int num_threads : {1, 2}) {
+    EXPECT_TRUE(AttentionProblem({.sequences = {}}).run(*make_cpu(num_threads)).empty());
+    EXPECT_TRUE(AttentionProblem({.sequences = {{1, 0, 30}}}).run(*make_cpu(num_threads)).empty());
+  }
+}
+
+}  // namespace
+}  // namespace quire
