@@ -13,6 +13,8 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "base/status.h"
@@ -22,6 +24,15 @@
 #include "ops/ops.h"
 
 namespace quire {
+
+class ModelRunner;
+class PagePool;
+class PrefixCache;
+class Sampler;
+class Scheduler;
+struct Sequence;
+struct StepPlan;
+struct StepRow;
 
 struct EngineOptions {
   int max_num_seqs = 32;
@@ -34,7 +45,10 @@ struct EngineOptions {
   Compute compute = Compute::kAuto;  // as the ops were made
   bool has_prefix_cache = true;
   std::vector<int32_t> eos_token_ids;  // besides those of the model's config: the tokenizer's
-  int max_n = 128;
+  // Token ids that the tokenizer knows: those at or above are neither accepted nor sampled. 0: all rows of the
+  // embedding.
+  int64_t num_token_ids = 0;
+  int max_n = 128;  // and at most max_num_seqs
   int max_logprobs = 20;
 };
 
@@ -60,31 +74,76 @@ struct EngineStats {
 
 class Engine {
  public:
-  virtual ~Engine() = default;
-
   // `ops` and `model` outlive the engine.
   static Result<std::unique_ptr<Engine>> create(Ops& ops, const Model& model, const EngineOptions& options);
+  ~Engine();
 
   // Queues a request. What can never run is refused here, with the reason; a refused request gets no events.
-  virtual Result<RequestId> add_request(Request request) = 0;
+  Result<RequestId> add_request(Request request);
 
   // Ends a request: each of its unfinished choices gets a last event (kAborted) and its pages are free. Unknown or
   // finished ids are ignored.
-  virtual void abort(RequestId request_id) = 0;
+  void abort(RequestId request_id);
 
   // Ends one choice because the caller found a stop string in its text: last event kStop.
-  virtual void stop_choice(RequestId request_id, int choice_index) = 0;
+  void stop_choice(RequestId request_id, int choice_index);
 
   // One round. An error here is the device's or our own: the engine cannot go on. Errors of one request are events.
-  virtual Status step() = 0;
+  Status step();
 
-  virtual bool has_work() const = 0;
-  virtual EngineStats stats() const = 0;
-  virtual void reset_stats() = 0;
-  virtual const MemoryPlan& memory_plan() const = 0;
-  virtual const RequestLimits& limits() const = 0;
+  bool has_work() const;
+  EngineStats stats() const;
+  void reset_stats();
+  const MemoryPlan& memory_plan() const;
+  const RequestLimits& limits() const { return limits_; }
   // Forgets all kept prefixes (those in use stay with their owners).
-  virtual void clear_prefix_cache() = 0;
+  void clear_prefix_cache();
+
+ private:
+  struct Choice;
+  struct ActiveRequest;
+
+  Engine(Ops& ops, const Model& model, const EngineOptions& options);
+  Status init();
+
+  void read_logits(const StepRow& row, std::span<const float> logits);
+  Status read_prompt_logprobs(ActiveRequest& request, const StepRow& row, std::span<const float> logits);
+  void fork_choices(ActiveRequest& request, Sequence& sequence);
+  void sample_choice(ActiveRequest& request, Sequence& sequence, std::span<const float> logits);
+  void fail(ActiveRequest& request, Sequence& sequence, const Status& status);
+  void emit(ActiveRequest& request, TokenEvent& event);
+  void end_choice(ActiveRequest& request, int choice_index, FinishReason reason, const Status& error = {});
+  void end_all(RequestId request_id, FinishReason reason, const Status& error = {});
+  void close_choice(ActiveRequest& request, int choice_index);
+  void end_pending();
+  double useful_share();
+  ActiveRequest* find(RequestId request_id);
+  std::span<const float> logit_row(std::span<const float> logits, int row) const;
+
+  Ops& ops_;
+  const Model& model_;
+  EngineOptions options_;
+  RequestLimits limits_;
+  std::vector<int32_t> eos_token_ids_;
+  // In the order in which they refer to each other: pages are given back before the pool goes.
+  std::unique_ptr<ModelRunner> runner_;
+  std::unique_ptr<PagePool> pool_;
+  std::unique_ptr<PrefixCache> prefix_cache_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::unique_ptr<Sampler> sampler_;
+  std::unordered_map<RequestId, std::unique_ptr<ActiveRequest>> requests_;
+  struct Ending {
+    RequestId request_id;
+    int choice_index;  // -1: all
+    FinishReason reason;
+  };
+  std::vector<Ending> pending_endings_;  // asked for from inside events, or before the first step
+  bool is_in_step_ = false;
+  RequestId next_request_id_ = 1;
+  uint64_t seed_source_ = 0;  // of requests without a seed
+  EngineStats stats_;
+  std::vector<Sequence*> forked_;    // scratch
+  std::vector<int64_t> page_marks_;  // per page: the step that counted it last
 };
 
 }  // namespace quire

@@ -72,6 +72,7 @@ class PageTable {
   std::span<const int32_t> page_ids() const { return page_ids_; }
   const PageRef& page(int64_t logical_page) const { return pages_[static_cast<size_t>(logical_page)]; }
   int64_t num_tokens() const { return num_tokens_; }
+  int64_t num_held_pages() const { return static_cast<int64_t>(pages_.size()) - num_left_behind_; }
   int page_size() const { return 1 << page_shift_; }
   int window() const { return window_; }
 

@@ -1,0 +1,67 @@
+// Turns a StepPlan into a StepBatch: the token ids, positions, page tables and slots of a step as tensors on the
+// device. Everything is laid out in one block on the host and copied at once; both blocks are sized at start for the
+// largest step. Called by engine/model_runner, once a step, on the engine's thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/status.h"
+#include "engine/step_plan.h"
+#include "layers/step_context.h"
+#include "ops/ops.h"
+
+namespace quire {
+
+struct BatchLimits {
+  int max_num_tokens = 0;
+  int max_num_rows = 0;  // sequences of a step
+  int max_logit_rows = 0;
+  int64_t max_pages_per_sequence = 0;  // logical pages, those left behind included
+  int num_kv_groups = 1;
+};
+
+class BatchBuilder {
+ public:
+  static Result<std::unique_ptr<BatchBuilder>> create(Ops& ops, const BatchLimits& limits);
+
+  // The batch borrows the builder's blocks: it is valid until the next build.
+  StepBatch& build(OpContext& context, const StepPlan& plan);
+
+  // A batch of equal rows over page 0, for profiling: each row computes `tokens_per_row` tokens at the end of a context
+  // of `context_length`, and writes nothing. Logits are wanted of each row's last token.
+  StepBatch& build_profile(OpContext& context, int num_rows, int tokens_per_row, int64_t context_length, int page_size);
+
+  int64_t num_bytes() const { return device_block_.num_bytes(); }
+
+ private:
+  // One array of the block.
+  template <typename T>
+  struct Section {
+    T* host = nullptr;
+    ConstTensorView device;
+  };
+
+  BatchBuilder(Ops& ops, const BatchLimits& limits, DeviceBuffer device_block);
+  template <typename T>
+  Section<T> take(int64_t rows, int64_t columns, bool is_matrix);
+  void shape(int num_rows, int num_tokens, int num_logit_rows, int64_t num_pages);
+  void finish(OpContext& context, int num_rows, int num_tokens);
+
+  Ops& ops_;
+  BatchLimits limits_;
+  std::vector<char> host_block_;
+  DeviceBuffer device_block_;
+  int64_t used_bytes_ = 0;
+  Section<int32_t> token_ids_;
+  Section<int32_t> positions_;
+  Section<int32_t> logit_rows_;
+  Section<int32_t> query_starts_;
+  Section<int32_t> context_lengths_;
+  std::vector<Section<int32_t>> page_tables_;  // a KV group each
+  std::vector<Section<int64_t>> slots_;
+  StepBatch batch_;
+};
+
+}  // namespace quire

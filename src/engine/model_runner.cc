@@ -1,0 +1,178 @@
+// Sizing everything at start, and running a step.
+#include "engine/model_runner.h"
+
+#include <algorithm>
+
+namespace quire {
+
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+struct StepShape {
+  int64_t num_tokens = 0;
+  int64_t num_logit_rows = 0;
+};
+
+// More than a decoder's forward can need of scratch for its activations, from the sizes alone.
+int64_t activation_bound(const ModelConfig& config, const StepShape& shape) {
+  const int64_t floats_per_token =
+      12 * config.hidden_size + 4 * config.intermediate_size + 4 * (config.query_size() + 2 * config.kv_size());
+  const int64_t floats_per_logit_row = config.vocab_size + 4 * config.hidden_size;
+  return 4 * (shape.num_tokens * floats_per_token + shape.num_logit_rows * floats_per_logit_row) + 64 * kMiB;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ModelRunner>> ModelRunner::create(Ops& ops, const Model& model,
+                                                         const ModelRunnerConfig& config) {
+  std::unique_ptr<ModelRunner> runner(new ModelRunner(ops, model, config));
+  RETURN_IF_ERROR(runner->init());
+  return runner;
+}
+
+Status ModelRunner::init() {
+  kv_groups_ = model_.kv_groups(config_.kv_dtype);
+  RETURN_IF_ERROR(KvCache::validate_groups(kv_groups_, model_.config().num_layers));
+  for (const KvGroup& group : kv_groups_) {
+    ASSIGN_OR_RETURN(auto plan, ops_.create_attention_plan({.num_heads = model_.config().num_heads,
+                                                            .num_kv_heads = group.num_kv_heads,
+                                                            .head_dim = group.head_dim,
+                                                            .page_size = config_.page_size,
+                                                            .window = group.window,
+                                                            .max_num_tokens = config_.max_num_batched_tokens,
+                                                            .max_num_sequences = config_.max_num_seqs}));
+    attention_plans_.push_back(std::move(plan));
+  }
+  ASSIGN_OR_RETURN(const int64_t arena_bytes, profile());
+
+  MemoryPlanInput input;
+  input.available_bytes = config_.available_bytes;
+  input.weight_bytes = model_.weight_bytes();
+  input.scratch_bytes = arena_bytes;
+  input.page_bytes = KvCache::page_bytes(kv_groups_, config_.page_size);
+  input.page_size = config_.page_size;
+  input.num_kv_groups = static_cast<int>(kv_groups_.size());
+  for (const KvGroup& group : kv_groups_) input.kv_bytes_per_token += group.bytes_per_token();
+  input.kv_cache_memory_bytes = config_.kv_cache_memory_bytes;
+  input.memory_share = config_.memory_share;
+  input.most_kv_bytes = config_.most_kv_bytes;
+  input.requested_max_model_len = config_.max_model_len;
+  input.model_max_context = model_.config().max_context;
+  input.max_num_seqs = config_.max_num_seqs;
+  input.pages_of_sequence = [this](int64_t num_tokens) {
+    int64_t total = 0;
+    for (const int window : group_windows()) {
+      total += PageTable::max_pages(num_tokens, config_.page_size, window, config_.max_num_batched_tokens);
+    }
+    return total;
+  };
+  ASSIGN_OR_RETURN(memory_plan_, plan_memory(input));
+
+  // On the CPU untouched memory costs nothing, so the arena may be larger than what was measured on small steps.
+  const int64_t capacity = is_on_cpu() ? 2 * arena_bytes + 64 * kMiB : arena_bytes;
+  ASSIGN_OR_RETURN(DeviceBuffer scratch, ops_.allocate(capacity, "the scratch of a step"));
+  arena_ = std::make_unique<Arena>(std::move(scratch));
+  const BatchLimits limits = {
+      .max_num_tokens = config_.max_num_batched_tokens,
+      .max_num_rows = config_.max_num_seqs,
+      .max_logit_rows = config_.max_logit_rows,
+      .max_pages_per_sequence = (memory_plan_.max_model_len + config_.page_size - 1) / config_.page_size,
+      .num_kv_groups = static_cast<int>(kv_groups_.size())};
+  ASSIGN_OR_RETURN(batch_builder_, BatchBuilder::create(ops_, limits));
+  ASSIGN_OR_RETURN(DeviceBuffer pages, ops_.allocate(memory_plan_.kv_bytes, "KV pages"));
+  kv_cache_ = std::make_unique<KvCache>(std::move(pages), kv_groups_, config_.page_size, memory_plan_.num_pages);
+  page_copies_.reserve(static_cast<size_t>(config_.max_num_seqs) * kv_groups_.size());
+  if (!is_on_cpu()) {
+    host_logits_.resize(static_cast<size_t>(config_.max_logit_rows) * static_cast<size_t>(model_.config().vocab_size));
+  }
+  return ok_status();
+}
+
+std::vector<int> ModelRunner::group_windows() const {
+  std::vector<int> windows;
+  for (const KvGroup& group : kv_groups_) windows.push_back(group.kind == KvKind::kSlidingWindow ? group.window : 0);
+  return windows;
+}
+
+// How much scratch the largest step takes. A GPU runs that very step. A CPU, where it could take a minute, runs small
+// steps and draws the line through them: scratch grows with tokens, logit rows and context, each by itself.
+Result<int64_t> ModelRunner::profile() {
+  const int64_t model_context = std::max<int64_t>(model_.config().max_context, 1);
+  const int64_t context = config_.max_model_len > 0 ? std::min(config_.max_model_len, model_context) : model_context;
+  const int most = is_on_cpu() ? 8 : config_.max_num_batched_tokens;
+  const int num_tokens = static_cast<int>(std::min<int64_t>({config_.max_num_batched_tokens, most, context}));
+  const int num_rows = std::min({config_.max_num_seqs, config_.max_logit_rows, most});
+  const int64_t profiled_context = std::min<int64_t>(context, 16384);
+
+  const BatchLimits limits = {.max_num_tokens = std::max(num_tokens, num_rows),
+                              .max_num_rows = num_rows,
+                              .max_logit_rows = num_rows,
+                              .max_pages_per_sequence = (profiled_context + config_.page_size - 1) / config_.page_size,
+                              .num_kv_groups = static_cast<int>(kv_groups_.size())};
+  ASSIGN_OR_RETURN(auto builder, BatchBuilder::create(ops_, limits));
+  ASSIGN_OR_RETURN(DeviceBuffer page, ops_.allocate(KvCache::page_bytes(kv_groups_, config_.page_size), "a KV page"));
+  const KvCache cache(std::move(page), kv_groups_, config_.page_size, 1);
+  ASSIGN_OR_RETURN(DeviceBuffer block,
+                   ops_.allocate(2 * activation_bound(model_.config(), {limits.max_num_tokens, num_rows}),
+                                 "the scratch of the profiling step"));
+  Arena arena(std::move(block));
+  const auto measure = [&](int rows, int tokens_per_row, int64_t context_length) {
+    arena.reset();
+    const int64_t before = arena.peak_bytes();
+    OpContext context_of_step{arena};
+    StepBatch& batch = builder->build_profile(context_of_step, rows, tokens_per_row, context_length, config_.page_size);
+    forward(batch, arena, cache);
+    ops_.synchronize(context_of_step);
+    return std::max(before, arena.peak_bytes());
+  };
+  // Rising in every direction, so that the peak after each is its own.
+  const double one = static_cast<double>(measure(1, 1, 1));
+  const double long_context = static_cast<double>(measure(1, 1, profiled_context));
+  const double tokens = static_cast<double>(measure(1, num_tokens, num_tokens));
+  const double rows = static_cast<double>(measure(num_rows, 1, 1));
+  if (!is_on_cpu()) return static_cast<int64_t>(rows) + 16 * kMiB;
+
+  const auto slope = [](double high, double low, double count) { return count > 1 ? (high - low) / (count - 1) : 0.0; };
+  const double estimate = one + slope(tokens, one, num_tokens) * config_.max_num_batched_tokens +
+                          slope(rows, one, num_rows) * config_.max_logit_rows +
+                          (long_context - one) * static_cast<double>(context) / static_cast<double>(profiled_context);
+  const int64_t bound =
+      activation_bound(model_.config(), {config_.max_num_batched_tokens, config_.max_logit_rows}) - 64 * kMiB;
+  return std::max(static_cast<int64_t>(estimate), bound / 4);
+}
+
+TensorView ModelRunner::forward(StepBatch& batch, Arena& arena, const KvCache& cache) {
+  StepContext context{
+      .ops = ops_, .op_context = OpContext{arena}, .layer_kv = cache.layer_kv(), .layer_group = cache.layer_group()};
+  for (size_t g = 0; g < attention_plans_.size(); ++g) {
+    batch.kv_groups[g].plan = attention_plans_[g].get();
+    ops_.plan_attention(context.op_context, *attention_plans_[g], batch.kv_groups[g].batch);
+  }
+  return model_.forward(context, batch);
+}
+
+std::span<const float> ModelRunner::run(const StepPlan& plan) {
+  CHECK(plan.num_tokens > 0);
+  arena_->reset();
+  OpContext context{*arena_};
+  if (!plan.copies.empty()) {
+    page_copies_.clear();
+    for (const PageCopyRequest& copy : plan.copies) page_copies_.push_back({copy.from.page(), copy.to});
+    ops_.copy_pages(context, kv_cache_->base(), kv_cache_->page_bytes(), page_copies_);
+  }
+  StepBatch& batch = batch_builder_->build(context, plan);
+  const TensorView logits = forward(batch, *arena_, *kv_cache_);
+  const size_t num_floats = static_cast<size_t>(logits.num_elements());
+  CHECK(logits.size(0) == plan.num_logit_rows);
+  CHECK(logits.is_contiguous());
+  if (is_on_cpu()) {
+    ops_.synchronize(context);
+    return {static_cast<const float*>(logits.raw_data()), num_floats};
+  }
+  ops_.copy_to_host(context, host_logits_.data(), logits.raw_data(), logits.num_elements() * 4);
+  ops_.synchronize(context);
+  return {host_logits_.data(), num_floats};
+}
+
+}  // namespace quire

@@ -1,0 +1,69 @@
+// Runs a step on the device: copies shared pages, builds the batch, plans attention, calls the model, brings the logits
+// to the host. It owns what a step needs: the scratch arena, the KV memory, the attention plans; all of it is sized and
+// taken at creation, after a profiling step has told what the largest step needs. Used by the engine, on its thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "engine/batch_builder.h"
+#include "engine/memory_plan.h"
+#include "engine/step_plan.h"
+#include "kv/kv_cache.h"
+#include "models/model.h"
+#include "ops/ops.h"
+#include "tensor/arena.h"
+
+namespace quire {
+
+struct ModelRunnerConfig {
+  int max_num_seqs = 32;
+  int max_num_batched_tokens = 512;
+  int max_logit_rows = 64;
+  int64_t max_model_len = 0;  // 0: not said
+  int page_size = 16;
+  DType kv_dtype = DType::kF16;
+  int64_t kv_cache_memory_bytes = 0;  // 0: by the share
+  double memory_share = 0.0;
+  int64_t most_kv_bytes = INT64_MAX;
+  int64_t available_bytes = 0;
+};
+
+class ModelRunner {
+ public:
+  static Result<std::unique_ptr<ModelRunner>> create(Ops& ops, const Model& model, const ModelRunnerConfig& config);
+
+  // Computes the plan's rows. Returns the wanted logits, [plan.num_logit_rows][vocab_size], on the host; valid until
+  // the next call.
+  std::span<const float> run(const StepPlan& plan);
+
+  const MemoryPlan& memory_plan() const { return memory_plan_; }
+  std::span<const KvGroup> kv_groups() const { return kv_groups_; }
+  std::vector<int> group_windows() const;
+  KvCache& kv_cache() { return *kv_cache_; }
+
+ private:
+  ModelRunner(Ops& ops, const Model& model, const ModelRunnerConfig& config)
+      : ops_(ops), model_(model), config_(config) {}
+  Status init();
+  Result<int64_t> profile();
+  TensorView forward(StepBatch& batch, Arena& arena, const KvCache& cache);
+  bool is_on_cpu() const { return ops_.device().kind == DeviceKind::kCpu; }
+
+  Ops& ops_;
+  const Model& model_;
+  ModelRunnerConfig config_;
+  std::vector<KvGroup> kv_groups_;
+  std::vector<std::unique_ptr<AttentionPlan>> attention_plans_;
+  MemoryPlan memory_plan_;
+  std::unique_ptr<BatchBuilder> batch_builder_;
+  std::unique_ptr<Arena> arena_;
+  std::unique_ptr<KvCache> kv_cache_;
+  std::vector<Ops::PageCopy> page_copies_;
+  std::vector<float> host_logits_;  // where the device is not the host
+};
+
+}  // namespace quire

@@ -1,0 +1,324 @@
+// Sampling: adjust the logits, cut the candidates down, draw one.
+#include "engine/sampler.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "engine/philox.h"
+
+namespace quire {
+
+namespace {
+
+constexpr float kNever = -std::numeric_limits<float>::infinity();
+constexpr float kGreedyTemperature = 1e-5f;
+// exp(-45) = 3e-20: even 2^20 such tokens weigh less than the 53 bits of a draw can tell.
+constexpr float kNegligible = -45.0f;
+// What a log-probability of minus infinity is reported as: JSON has no infinities.
+constexpr float kLowestLogprob = -9999.0f;
+
+// exp(x) for x <= 0, to about one unit in the last place; branchless, so that loops over a vocabulary are vectorised.
+inline float exp_nonpositive(float x) {
+  const float clamped = x < -87.0f ? -87.0f : x;
+  // Adding and taking away 1.5 * 2^23 rounds to the nearest integer.
+  const float n = (clamped * 1.44269504f + 12582912.0f) - 12582912.0f;
+  // ln 2 in two parts, the first with few bits, so that n * part is exact.
+  const float r = (clamped - n * 0.693359375f) + n * 2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  const float scale = std::bit_cast<float>((static_cast<int32_t>(n) + 127) << 23);
+  return x < -87.0f ? 0.0f : p * scale;
+}
+
+struct BestLogit {
+  float value = kNever;
+  bool is_finite = true;  // no NaN, no +infinity, and not minus infinity everywhere
+};
+
+BestLogit find_best(std::span<const float> logits) {
+  float best = kNever;
+  bool is_bad = false;
+  for (const float logit : logits) {
+    is_bad |= !(logit <= std::numeric_limits<float>::max());
+    best = logit > best ? logit : best;
+  }
+  return {best, !is_bad && best > kNever};
+}
+
+Status not_numbers() {
+  return internal_error(
+      "the model's logits for this request are not finite numbers; the weights or this request's KV memory may be "
+      "damaged");
+}
+
+bool is_better(const TokenLogprob& a, const TokenLogprob& b) {
+  return a.logprob != b.logprob ? a.logprob > b.logprob : a.token_id < b.token_id;
+}
+
+// How many of the leading elements, in ascending order of `less`, it takes for their weights to reach `mass`; those are
+// moved to the front. Partial selection: halves that lie wholly inside or outside are never sorted.
+template <typename Iterator, typename Less>
+Iterator select_mass(Iterator begin, Iterator end, double mass, Less less) {
+  Iterator low = begin;
+  Iterator high = end;
+  double needed = mass;
+  while (high - low > 16) {
+    const Iterator middle = low + (high - low) / 2;
+    std::nth_element(low, middle, high, less);
+    double inside = 0.0;
+    for (Iterator it = low; it != middle; ++it) inside += it->weight;
+    if (inside >= needed) {
+      high = middle;
+    } else {
+      needed -= inside;
+      low = middle;
+    }
+  }
+  std::sort(low, high, less);
+  while (low != high) {
+    needed -= low->weight;
+    ++low;
+    if (needed <= 0.0) break;
+  }
+  return low;
+}
+
+}  // namespace
+
+Sampler::Sampler(int64_t vocab_size, int64_t num_token_ids) : num_token_ids_(std::min(vocab_size, num_token_ids)) {
+  adjusted_.resize(static_cast<size_t>(vocab_size));
+  mask_.resize(static_cast<size_t>(vocab_size + 31) / 32);
+  candidates_.reserve(static_cast<size_t>(vocab_size));
+}
+
+bool Sampler::needs_counts(const SamplingParams& params) {
+  return params.repetition_penalty != 1.0f || params.presence_penalty != 0.0f || params.frequency_penalty != 0.0f;
+}
+
+void Sampler::count_prompt(SamplingState& state, std::span<const int32_t> prompt) {
+  for (const int32_t token : prompt) state.counts[token].is_in_prompt = true;
+}
+
+// The logits after penalties, bias and masks: a copy where anything changes, else the row itself.
+std::span<const float> Sampler::adjust(const SampleCall& call) {
+  const SamplingParams& params = call.params;
+  const size_t num_ids = static_cast<size_t>(num_token_ids_);
+  const bool has_penalties = needs_counts(params) && !call.state.counts.empty();
+  if (!has_penalties && params.logit_bias.empty() && params.allowed_token_ids.empty() &&
+      params.banned_token_ids.empty() && call.suppressed_token_ids.empty() && call.state.constraint == nullptr) {
+    return call.logits.first(num_ids);
+  }
+  const std::span<float> row = std::span(adjusted_).first(num_ids);
+  std::copy_n(call.logits.begin(), num_ids, row.begin());
+  const auto is_valid = [&](int32_t token) { return token >= 0 && token < num_token_ids_; };
+  if (has_penalties) {
+    for (const auto& [token, count] : call.state.counts) {
+      if (!is_valid(token)) continue;
+      float& logit = row[static_cast<size_t>(token)];
+      logit = logit > 0.0f ? logit / params.repetition_penalty : logit * params.repetition_penalty;
+      if (count.num_in_output > 0) {
+        logit -= params.frequency_penalty * static_cast<float>(count.num_in_output) + params.presence_penalty;
+      }
+    }
+  }
+  for (const auto& [token, bias] : params.logit_bias) {
+    if (is_valid(token)) row[static_cast<size_t>(token)] += bias;
+  }
+  if (!params.allowed_token_ids.empty()) {
+    std::fill(mask_.begin(), mask_.end(), 0u);
+    for (const int32_t token : params.allowed_token_ids) {
+      if (is_valid(token)) mask_[static_cast<size_t>(token) / 32] |= 1u << (token % 32);
+    }
+    for (size_t i = 0; i < num_ids; ++i) {
+      if ((mask_[i / 32] >> (i % 32) & 1u) == 0) row[i] = kNever;
+    }
+  }
+  for (const int32_t token : params.banned_token_ids) {
+    if (is_valid(token)) row[static_cast<size_t>(token)] = kNever;
+  }
+  for (const int32_t token : call.suppressed_token_ids) {
+    if (is_valid(token)) row[static_cast<size_t>(token)] = kNever;
+  }
+  if (call.state.constraint != nullptr) {
+    std::fill(mask_.begin(), mask_.end(), ~0u);
+    call.state.constraint->fill_mask(mask_);
+    for (size_t i = 0; i < num_ids; ++i) {
+      if ((mask_[i / 32] >> (i % 32) & 1u) == 0) row[i] = kNever;
+    }
+  }
+  return row;
+}
+
+Result<Sample> Sampler::sample(const SampleCall& call) {
+  const BestLogit raw_best = find_best(call.logits);
+  if (!raw_best.is_finite) return not_numbers();
+  const std::span<const float> row = adjust(call);
+  const BestLogit best = find_best(row);
+  if (!best.is_finite) {
+    return invalid_argument(
+        "no token may come next: the allowed tokens, the bans, the bias and the constraint exclude all of them");
+  }
+  Sample sample;
+  const SamplingParams& params = call.params;
+  const bool is_greedy = params.temperature < kGreedyTemperature;
+  if (is_greedy) {
+    sample.token_id = static_cast<int32_t>(std::find(row.begin(), row.end(), best.value) - row.begin());
+  } else {
+    sample.token_id = draw(row, best.value, call);
+  }
+  if (params.num_logprobs >= 0) {
+    if (params.logprob_mode == LogprobMode::kProcessed) {
+      const float scale = is_greedy ? 1.0f : 1.0f / params.temperature;
+      sample.logprobs = make_logprobs(row, best.value, scale, sample.token_id, params.num_logprobs);
+    } else {
+      sample.logprobs = make_logprobs(call.logits, raw_best.value, 1.0f, sample.token_id, params.num_logprobs);
+    }
+  }
+  return sample;
+}
+
+int32_t Sampler::draw(std::span<const float> logits, float best, const SampleCall& call) {
+  const SamplingParams& params = call.params;
+  collect(logits, best, params);
+  if (params.top_k > 0) keep_top_k(params.top_k);
+  if (params.typical_p < 1.0f) keep_typical(params.typical_p);
+  if (params.top_p < 1.0f) keep_top_p(params.top_p);
+  const double uniform =
+      philox_uniform(call.seed, static_cast<uint32_t>(call.choice_index), static_cast<uint64_t>(call.output_index));
+  double left = uniform * total_weight();
+  int32_t chosen = candidates_.front().token_id;
+  for (const Candidate& candidate : candidates_) {
+    if (candidate.weight <= 0.0f) continue;
+    chosen = candidate.token_id;
+    left -= candidate.weight;
+    if (left < 0.0) break;
+  }
+  return chosen;
+}
+
+// All tokens that min_p and arithmetic leave a chance, in order of their ids.
+void Sampler::collect(std::span<const float> logits, float best, const SamplingParams& params) {
+  candidates_.clear();
+  const float lowest =
+      params.min_p > 0.0f ? std::max(kNegligible, std::log(std::min(params.min_p, 1.0f))) : kNegligible;
+  const float scale = 1.0f / params.temperature;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    const float x = (logits[i] - best) * scale;
+    if (x >= lowest) candidates_.push_back({static_cast<int32_t>(i), x, 0.0f});
+  }
+  for (Candidate& candidate : candidates_) candidate.weight = exp_nonpositive(candidate.x);
+}
+
+double Sampler::total_weight() const {
+  double sums[4] = {};
+  size_t i = 0;
+  for (; i + 4 <= candidates_.size(); i += 4) {
+    for (size_t lane = 0; lane < 4; ++lane) sums[lane] += candidates_[i + lane].weight;
+  }
+  for (; i < candidates_.size(); ++i) sums[0] += candidates_[i].weight;
+  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+
+void Sampler::keep_top_k(int64_t k) {
+  if (k >= static_cast<int64_t>(candidates_.size())) return;
+  std::nth_element(
+      candidates_.begin(), candidates_.begin() + k, candidates_.end(),
+      [](const Candidate& a, const Candidate& b) { return a.x != b.x ? a.x > b.x : a.token_id < b.token_id; });
+  candidates_.resize(static_cast<size_t>(k));
+}
+
+// Locally typical sampling (Meister et al., 2022): those whose surprise is nearest to the expected surprise.
+void Sampler::keep_typical(double mass) {
+  const double total = total_weight();
+  const double log_total = std::log(total);
+  double entropy = 0.0;
+  for (const Candidate& candidate : candidates_) {
+    entropy += candidate.weight / total * (log_total - static_cast<double>(candidate.x));
+  }
+  const auto surprise_gap = [&](const Candidate& candidate) {
+    return std::abs(log_total - static_cast<double>(candidate.x) - entropy);
+  };
+  const auto end =
+      select_mass(candidates_.begin(), candidates_.end(), mass * total, [&](const Candidate& a, const Candidate& b) {
+        const double gap_a = surprise_gap(a);
+        const double gap_b = surprise_gap(b);
+        return gap_a != gap_b ? gap_a < gap_b : a.token_id < b.token_id;
+      });
+  candidates_.erase(end, candidates_.end());
+}
+
+void Sampler::keep_top_p(double mass) {
+  const double total = total_weight();
+  // All tokens lighter than this together weigh less than what may be left out, so none of them is in the nucleus.
+  const double lightest = (1.0 - mass) * total / static_cast<double>(candidates_.size());
+  std::erase_if(candidates_, [&](const Candidate& candidate) { return candidate.weight < lightest; });
+  const auto end = select_mass(
+      candidates_.begin(), candidates_.end(), mass * total,
+      [](const Candidate& a, const Candidate& b) { return a.x != b.x ? a.x > b.x : a.token_id < b.token_id; });
+  candidates_.erase(end, candidates_.end());
+}
+
+Result<TokenLogprobs> Sampler::logprobs_of(std::span<const float> logits, int32_t token_id, int num_top) {
+  const BestLogit best = find_best(logits);
+  if (!best.is_finite) return not_numbers();
+  return make_logprobs(logits, best.value, 1.0f, token_id, num_top);
+}
+
+TokenLogprobs Sampler::make_logprobs(std::span<const float> logits, float best, float scale, int32_t token_id,
+                                     int num_top) {
+  // Sixteen sums in a fixed order: vectorised, and the same every time.
+  constexpr size_t kLanes = 16;
+  double sums[kLanes] = {};
+  size_t i = 0;
+  for (; i + kLanes <= logits.size(); i += kLanes) {
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      sums[lane] += static_cast<double>(exp_nonpositive((logits[i + lane] - best) * scale));
+    }
+  }
+  for (; i < logits.size(); ++i) sums[0] += static_cast<double>(exp_nonpositive((logits[i] - best) * scale));
+  double total = 0.0;
+  for (const double sum : sums) total += sum;
+  const double log_total = std::log(total);
+  const auto logprob_of = [&](float logit) {
+    const double logprob = (static_cast<double>(logit) - best) * scale - log_total;
+    return logprob > static_cast<double>(kLowestLogprob) ? static_cast<float>(logprob) : kLowestLogprob;
+  };
+
+  TokenLogprobs result;
+  result.token_id = token_id;
+  const float chosen = logits[static_cast<size_t>(token_id)];
+  result.logprob = logprob_of(chosen);
+  int32_t num_better = 0;
+  for (size_t t = 0; t < logits.size(); ++t) num_better += logits[t] > chosen ? 1 : 0;
+  for (size_t t = 0; t < static_cast<size_t>(token_id); ++t) num_better += logits[t] == chosen ? 1 : 0;
+  result.rank = num_better + 1;
+
+  const size_t most = std::min(static_cast<size_t>(std::max(num_top, 0)), logits.size());
+  if (most == 0) return result;
+  // A heap of the best so far, the worst of them on top; few of a vocabulary's tokens get past it.
+  top_.clear();
+  float threshold = kNever;
+  for (size_t t = 0; t < logits.size(); ++t) {
+    if (!(logits[t] > threshold)) continue;  // an equal one with a higher id is no better
+    if (top_.size() == most) {
+      std::pop_heap(top_.begin(), top_.end(), is_better);
+      top_.pop_back();
+    }
+    top_.push_back({static_cast<int32_t>(t), logits[t]});
+    std::push_heap(top_.begin(), top_.end(), is_better);
+    if (top_.size() == most) threshold = top_.front().logprob;
+  }
+  std::sort_heap(top_.begin(), top_.end(), is_better);
+  result.top.reserve(top_.size());
+  for (const TokenLogprob& entry : top_) result.top.push_back({entry.token_id, logprob_of(entry.logprob)});
+  return result;
+}
+
+}  // namespace quire

@@ -1,0 +1,79 @@
+// From a row of logits to a token, and to log-probabilities. Host code over floats; called by the engine once a sample,
+// on the engine's thread. It never sorts a vocabulary: candidates are cut down by thresholds and partial selection. All
+// scratch is taken at construction. A row whose logits are not numbers is an error of that row alone.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "base/status.h"
+#include "engine/request.h"
+
+namespace quire {
+
+// What the sampler remembers of one choice.
+struct SamplingState {
+  struct TokenCount {
+    bool is_in_prompt = false;
+    int32_t num_in_output = 0;
+  };
+  std::unordered_map<int32_t, TokenCount> counts;  // only where a penalty needs them
+  std::unique_ptr<TokenConstraint> constraint;     // may be null
+};
+
+struct SampleCall {
+  std::span<const float> logits;  // [vocab_size]
+  const SamplingParams& params;
+  const SamplingState& state;
+  uint64_t seed = 0;
+  int choice_index = 0;
+  int64_t output_index = 0;                       // how many tokens this choice has sampled before
+  std::span<const int32_t> suppressed_token_ids;  // stop tokens, while min_tokens has not been reached
+};
+
+struct Sample {
+  int32_t token_id = 0;
+  TokenLogprobs logprobs;  // where params ask for them
+};
+
+class Sampler {
+ public:
+  // Ids at or above num_token_ids (rows that pad the embedding) are never sampled.
+  Sampler(int64_t vocab_size, int64_t num_token_ids);
+
+  Result<Sample> sample(const SampleCall& call);
+
+  // Of `token_id` in a row of logits, with the `num_top` best.
+  Result<TokenLogprobs> logprobs_of(std::span<const float> logits, int32_t token_id, int num_top);
+
+  static bool needs_counts(const SamplingParams& params);
+  static void count_prompt(SamplingState& state, std::span<const int32_t> prompt);
+  static void count_output(SamplingState& state, int32_t token_id) { ++state.counts[token_id].num_in_output; }
+
+ private:
+  struct Candidate {
+    int32_t token_id;
+    float x;       // (logit - best logit) / temperature
+    float weight;  // exp(x)
+  };
+
+  std::span<const float> adjust(const SampleCall& call);
+  int32_t draw(std::span<const float> logits, float best, const SampleCall& call);
+  void collect(std::span<const float> logits, float best, const SamplingParams& params);
+  void keep_top_k(int64_t k);
+  void keep_typical(double mass);
+  void keep_top_p(double mass);
+  double total_weight() const;
+  TokenLogprobs make_logprobs(std::span<const float> logits, float best, float scale, int32_t token_id, int num_top);
+
+  int64_t num_token_ids_;
+  std::vector<float> adjusted_;
+  std::vector<uint32_t> mask_;
+  std::vector<Candidate> candidates_;
+  std::vector<TokenLogprob> top_;
+};
+
+}  // namespace quire

@@ -1,0 +1,94 @@
+// Decides, step by step, which sequences compute which tokens. First come, first served within a priority:
+//   1. every running sequence that has one token to compute gets it;
+//   2. what is left of the token budget goes to those that still read their prompt, oldest first, in chunks;
+//   3. waiting ones are admitted while there are seats and pages for their whole prompt (and a few to spare);
+//   4. when one that decodes cannot have a page, the newest running sequence gives up all of its pages and waits at the
+//      head of the queue; its tokens are kept and computed again later.
+// Pure logic over page numbers: no tensors, no clock. It owns the sequences. Runs on the engine's thread.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "base/status.h"
+#include "engine/step_plan.h"
+
+namespace quire {
+
+struct SchedulerConfig {
+  int max_num_seqs = 32;
+  int max_num_batched_tokens = 512;  // at least max_num_seqs
+  int max_logit_rows = 64;           // of a step; at least max_num_seqs
+  int64_t max_model_len = 0;
+  int page_size = 16;
+  std::vector<int> group_windows;  // a KV group each: its window, or 0
+};
+
+class Scheduler {
+ public:
+  // `prefix_cache` may be null. Pool and cache outlive the scheduler.
+  Scheduler(SchedulerConfig config, PagePool* pool, PrefixCache* prefix_cache);
+  ~Scheduler();
+
+  // Refuses a sequence that the pool could not hold even alone.
+  Status check_fits(int64_t num_prompt_tokens, int64_t max_tokens) const;
+
+  // A new sequence, with its tokens; the pages are the scheduler's business. Returns it.
+  Sequence* add(std::unique_ptr<Sequence> sequence);
+
+  // The next step. No rows: there is nothing to run. Valid until the next call.
+  const StepPlan& schedule();
+
+  // The step has been computed: moves the rows on and drops the page copies.
+  void complete();
+
+  // Another choice of a computed sequence, which shares its pages and takes one of its seats. The child's tokens are
+  // copied; the caller sets what differs.
+  Sequence* fork(Sequence& parent, int choice_index);
+
+  // Lets later prompts use the full pages that the sequence has computed. Only where its logits were finite.
+  void keep_pages(Sequence& sequence);
+  // Its contents are wrong: nobody may use its pages after it.
+  void forget_pages(Sequence& sequence);
+
+  // Removes a sequence, running or waiting, and frees its pages.
+  void finish(Sequence* sequence);
+
+  // Pages that a sequence of so many tokens holds at most, over all groups.
+  int64_t max_pages_of(int64_t num_tokens) const;
+
+  int num_running() const { return static_cast<int>(running_.size()); }
+  int num_waiting() const { return static_cast<int>(waiting_.size()); }
+  int num_seats_taken() const;
+  const std::vector<std::unique_ptr<Sequence>>& running() const { return running_; }
+  const std::deque<std::unique_ptr<Sequence>>& waiting() const { return waiting_; }
+
+ private:
+  void schedule_decodes();
+  void schedule_prefills();
+  void admit_waiting();
+  bool admit(Sequence& sequence);
+  void add_row(Sequence& sequence, int64_t num_tokens);
+  int64_t largest_chunk(const Sequence& sequence) const;
+  int64_t pages_to_grow(const Sequence& sequence, int64_t num_tokens) const;
+  int64_t pages_still_to_come(const Sequence& sequence) const;
+  void release_behind(Sequence& sequence);
+  bool grow(Sequence& sequence, int64_t num_tokens);
+  void preempt_newest();
+  void drop_pages(Sequence& sequence);
+  void insert_in_order(std::unique_ptr<Sequence> sequence, bool is_running);
+  bool is_scheduled(const Sequence& sequence) const;
+
+  SchedulerConfig config_;
+  PagePool* pool_;
+  PrefixCache* prefix_cache_;
+  std::vector<std::unique_ptr<Sequence>> running_;  // in order of priority and arrival
+  std::deque<std::unique_ptr<Sequence>> waiting_;   // likewise
+  StepPlan plan_;
+  std::vector<std::vector<PageRef>> found_pages_;  // scratch
+  uint64_t next_arrival_ = 0;
+};
+
+}  // namespace quire
