@@ -172,7 +172,7 @@ Result<std::unique_ptr<Model>> load_model(const Checkpoint& checkpoint, Ops& ops
   }
   fill_ropes(config, options.max_context > 0 ? options.max_context : config.max_context, small, parts);
   ASSIGN_OR_RETURN(parts.small_tensors, small.upload(ops));
-  parts.weight_bytes = weights.num_bytes() + parts.small_tensors.num_bytes();
+  parts.weight_bytes = weights.num_bytes();
   return std::unique_ptr<Model>(std::make_unique<Decoder>(std::move(parts)));
 }
 
