@@ -1,0 +1,85 @@
+// Sixty-four weight codes as one AVX-512 register, multiplied by VNNI. What each member computes is written in
+// codes_scalar.h. Included by files that are compiled for AVX-512 F, BW, VL, DQ; kernels that use Dot need VNNI too.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+#include <cstring>
+
+#include "ops/cpu/lanes_avx512.h"
+
+namespace quire::cpu {
+namespace {
+
+struct Avx512Codes {
+  using Lanes = Avx512Lanes;
+  using Vec = Avx512Lanes::Vec;
+  struct Bytes {
+    __m512i v;
+  };
+
+  static Bytes load(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
+  static void store(uint8_t* p, const Bytes& a) { _mm512_storeu_si512(p, a.v); }
+  static Bytes bit_or(const Bytes& a, const Bytes& b) { return {_mm512_or_si512(a.v, b.v)}; }
+  template <int kShift, int kMask>
+  static Bytes shift_and_mask(const Bytes& a) {
+    const __m512i shifted = kShift > 0   ? _mm512_srli_epi16(a.v, kShift > 0 ? kShift : 0)
+                            : kShift < 0 ? _mm512_slli_epi16(a.v, kShift < 0 ? -kShift : 0)
+                                         : a.v;
+    return {_mm512_and_si512(shifted, _mm512_set1_epi8(kMask))};
+  }
+  static Bytes lookup(const uint8_t (&table)[16], const Bytes& indices) {
+    const __m512i entries = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
+    return {_mm512_shuffle_epi8(entries, indices.v)};
+  }
+  template <int kByte>
+  static Vec to_float(const Bytes& a, int offset) {
+    __m512i byte = _mm512_srli_epi32(a.v, 8 * kByte);
+    if (kByte != 3) byte = _mm512_and_si512(byte, _mm512_set1_epi32(255));
+    return {_mm512_cvtepi32_ps(_mm512_sub_epi32(byte, _mm512_set1_epi32(offset)))};
+  }
+  static __m128i load_16(const uint8_t* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
+  static Vec load_u8(const uint8_t* p) { return {_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(load_16(p)))}; }
+  static Vec load_i8(const uint8_t* p) { return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load_16(p)))}; }
+  static Vec load_low_nibbles(const uint8_t* p) {
+    return {_mm512_cvtepi32_ps(_mm512_and_si512(_mm512_cvtepu8_epi32(load_16(p)), _mm512_set1_epi32(15)))};
+  }
+  static Vec load_high_nibbles(const uint8_t* p) {
+    return {_mm512_cvtepi32_ps(_mm512_srli_epi32(_mm512_cvtepu8_epi32(load_16(p)), 4))};
+  }
+
+#if defined(__AVX512VNNI__)
+  template <int kMaxCode>
+  struct Dot {
+    __m512i sum;
+
+    explicit Dot(int32_t bias) : sum(_mm512_set1_epi32(bias)) {}
+    template <int kIndex>
+    void add(const Bytes& codes, const int8_t* x) {
+      int32_t four;
+      std::memcpy(&four, x, sizeof(four));
+      sum = _mm512_dpbusd_epi32(sum, codes.v, _mm512_set1_epi32(four));
+    }
+    Vec finish() const { return {_mm512_cvtepi32_ps(sum)}; }
+  };
+#endif
+
+  static uint32_t largest_magnitude_bits(const float* x) {
+    const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
+    const __m512i first = _mm512_and_si512(_mm512_loadu_si512(x), magnitude);
+    const __m512i second = _mm512_and_si512(_mm512_loadu_si512(x + 16), magnitude);
+    return static_cast<uint32_t>(_mm512_reduce_max_epi32(_mm512_max_epi32(first, second)));
+  }
+  static void quantize_32(const float* x, float factor, int8_t* codes, int32_t* sums) {
+    const __m512 scale = _mm512_set1_ps(factor);
+    for (int half = 0; half < 2; ++half) {
+      const __m512i q = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + 16 * half), scale));
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(codes + 16 * half), _mm512_cvtepi32_epi8(q));
+      sums[half] = _mm512_reduce_add_epi32(q);
+    }
+  }
+};
+
+}  // namespace
+}  // namespace quire::cpu

@@ -1,0 +1,104 @@
+// Sixty-four weight codes (4 k of 16 outputs) without any vector instruction: the definition of what the kernels of
+// linear layers do with integers. codes_avx2.h and codes_avx512_vnni.h have the same members with the same results.
+// Included by files that instantiate kernels, each of them for one instruction set.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "ops/cpu/lanes_scalar.h"
+
+namespace quire::cpu {
+namespace {
+
+struct ScalarCodes {
+  using Lanes = ScalarLanes;
+  using Vec = ScalarLanes::Vec;
+  struct Bytes {
+    uint8_t byte[64];
+  };
+
+  template <typename F>
+  static Bytes make(F&& f) {
+    Bytes v;
+    for (int i = 0; i < 64; ++i) v.byte[i] = static_cast<uint8_t>(f(i));
+    return v;
+  }
+  static Bytes load(const uint8_t* p) {
+    return make([&](int i) { return p[i]; });
+  }
+  static void store(uint8_t* p, const Bytes& v) { std::memcpy(p, v.byte, 64); }
+  static Bytes bit_or(const Bytes& a, const Bytes& b) {
+    return make([&](int i) { return a.byte[i] | b.byte[i]; });
+  }
+  // (v >> kShift) & kMask, or v << -kShift for a negative kShift; kMask must clear what crosses byte borders.
+  template <int kShift, int kMask>
+  static Bytes shift_and_mask(const Bytes& v) {
+    return make([&](int i) { return (kShift >= 0 ? v.byte[i] >> kShift : v.byte[i] << -kShift) & kMask; });
+  }
+  // table[index]; indices are below 16.
+  static Bytes lookup(const uint8_t (&table)[16], const Bytes& indices) {
+    return make([&](int i) { return table[indices.byte[i]]; });
+  }
+  // Lane i: byte 4 i + kByte, less the offset, as a float.
+  template <int kByte>
+  static Vec to_float(const Bytes& v, int offset) {
+    return Lanes::make([&](int i) { return static_cast<float>(v.byte[4 * i + kByte] - offset); });
+  }
+  // 16 small integers.
+  static Vec load_u8(const uint8_t* p) {
+    return Lanes::make([&](int i) { return static_cast<float>(p[i]); });
+  }
+  static Vec load_i8(const uint8_t* p) {
+    return Lanes::make([&](int i) { return static_cast<float>(static_cast<int8_t>(p[i])); });
+  }
+  // The low and the high halves of 16 bytes.
+  static Vec load_low_nibbles(const uint8_t* p) {
+    return Lanes::make([&](int i) { return static_cast<float>(p[i] & 15); });
+  }
+  static Vec load_high_nibbles(const uint8_t* p) {
+    return Lanes::make([&](int i) { return static_cast<float>(p[i] >> 4); });
+  }
+
+  // The integer dot product of a group, a lane an output: start at `bias`, add up to 8 code vectors with 4 activations
+  // each, numbered from 0, end as float. Codes are at most kMaxCode; bias is -offset times the sum of the activations,
+  // and offset is not 0 where kMaxCode is 255.
+  template <int kMaxCode>
+  struct Dot {
+    int32_t sum[16];
+
+    explicit Dot(int32_t bias) {
+      for (int32_t& lane : sum) lane = bias;
+    }
+    template <int kIndex>
+    void add(const Bytes& codes, const int8_t* x) {
+      for (int i = 0; i < 16; ++i) {
+        for (int b = 0; b < 4; ++b) sum[i] += codes.byte[4 * i + b] * x[b];
+      }
+    }
+    Vec finish() const {
+      return Lanes::make([&](int i) { return static_cast<float>(sum[i]); });
+    }
+  };
+
+  // The largest |x| of 32, as the bits of a float: a NaN is above all numbers.
+  static uint32_t largest_magnitude_bits(const float* x) {
+    uint32_t largest = 0;
+    for (int i = 0; i < 32; ++i) {
+      const uint32_t bits = __builtin_bit_cast(uint32_t, x[i]) & 0x7fffffffu;
+      largest = bits > largest ? bits : largest;
+    }
+    return largest;
+  }
+  // codes[i] = x[i] * factor rounded to nearest even, which is within int8; sums of the first and second 16.
+  static void quantize_32(const float* x, float factor, int8_t* codes, int32_t* sums) {
+    sums[0] = sums[1] = 0;
+    for (int i = 0; i < 32; ++i) {
+      codes[i] = static_cast<int8_t>(__builtin_lrintf(x[i] * factor));
+      sums[i / 16] += codes[i];
+    }
+  }
+};
+
+}  // namespace
+}  // namespace quire::cpu

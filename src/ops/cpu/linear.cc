@@ -1,0 +1,133 @@
+#include "ops/cpu/linear.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "base/check.h"
+#include "ops/cpu/linear_drivers.h"
+#include "ops/host_memory.h"
+#include "quant/packing.h"
+
+namespace quire::cpu {
+
+namespace {
+
+constexpr std::string_view kInt8Groups = "int8_groups";
+constexpr std::string_view kF32Ascending = "f32_ascending";
+
+bool uses_int8(const LinearCall& call) {
+  return call.compute == Compute::kAuto && !call.weight.quant().is_float;
+}
+
+// Best first. Rows of one order agree to the bit, so that what a machine chooses does not change what it answers.
+constexpr KernelRow<LinearCall> kLinearRows[] = {
+    {"avx512_vnni_int8", [](const LinearCall& call) { return uses_int8(call) && call.features.has_avx512_vnni(); },
+     [](const LinearCall& call) { run_linear_int8(call, kAvx512VnniInt8Kernels); }, kInt8Groups},
+    {"avx2_int8", [](const LinearCall& call) { return uses_int8(call) && call.features.has_avx2(); },
+     [](const LinearCall& call) { run_linear_int8(call, kAvx2Int8Kernels); }, kInt8Groups},
+    {"scalar_int8", [](const LinearCall& call) { return uses_int8(call); },
+     [](const LinearCall& call) { run_linear_int8(call, kScalarInt8Kernels); }, kInt8Groups},
+    {"avx512_f32", [](const LinearCall& call) { return !uses_int8(call) && call.features.has_avx512(); },
+     [](const LinearCall& call) { run_linear_f32(call, kAvx512F32Kernels); }, kF32Ascending},
+    {"avx2_f32", [](const LinearCall& call) { return !uses_int8(call) && call.features.has_avx2(); },
+     [](const LinearCall& call) { run_linear_f32(call, kAvx2F32Kernels); }, kF32Ascending},
+    {"scalar_f32", [](const LinearCall& call) { return !uses_int8(call); },
+     [](const LinearCall& call) { run_linear_f32(call, kScalarF32Kernels); }, kF32Ascending},
+};
+
+void check_call(const LinearCall& call) {
+  CHECK(call.weight.layout == Layout::kCpuPanels);
+  CHECK(call.x.rank() == 2);
+  CHECK(call.y.rank() == 2);
+  CHECK(call.x.size(1) == call.weight.k);
+  CHECK(call.y.size(1) == call.weight.n);
+  CHECK(call.y.size(0) == call.x.size(0));
+  CHECK(call.x.is_last_dimension_contiguous());
+  CHECK(call.y.is_last_dimension_contiguous());
+  CHECK(call.x.dtype() == DType::kF32);
+  CHECK(call.y.dtype() == DType::kF32);
+  const Epilogue& epilogue = call.epilogue;
+  if (epilogue.bias.is_given()) CHECK(epilogue.bias.num_elements() == call.weight.n);
+  if (epilogue.residual.is_given()) {
+    CHECK(epilogue.residual.rank() == 2);
+    CHECK(epilogue.residual.size(0) == call.y.size(0));
+    CHECK(epilogue.residual.size(1) == call.weight.n);
+    CHECK(epilogue.residual.is_last_dimension_contiguous());
+  }
+}
+
+Weight expert_of(const Weight& weight, int64_t expert) {
+  Weight one = weight;
+  one.num_experts = 1;
+  for (std::span<const std::byte>& part : one.parts) {
+    const size_t bytes = part.size() / static_cast<size_t>(weight.num_experts);
+    part = part.subspan(static_cast<size_t>(expert) * bytes, bytes);
+  }
+  return one;
+}
+
+}  // namespace
+
+std::span<const KernelRow<LinearCall>> linear_rows() {
+  return kLinearRows;
+}
+
+void linear(const LinearCall& call, std::string_view forced_row) {
+  CHECK(call.weight.num_experts == 1);
+  check_call(call);
+  if (call.x.size(0) == 0 || call.weight.n == 0) return;
+  choose_row(linear_rows(), call, forced_row).launch(call);
+}
+
+void grouped_linear(const LinearCall& call, ConstTensorView offsets, std::string_view forced_row) {
+  CHECK(offsets.num_elements() == call.weight.num_experts + 1);
+  const int32_t* starts = offsets.data<int32_t>();
+  for (int64_t e = 0; e < call.weight.num_experts; ++e) {
+    if (starts[e] == starts[e + 1]) continue;
+    const Weight expert = expert_of(call.weight, e);
+    Epilogue epilogue = call.epilogue;
+    if (epilogue.residual.is_given()) epilogue.residual = epilogue.residual.slice(0, starts[e], starts[e + 1]);
+    const LinearCall one{call.pool,
+                         call.scratch,
+                         call.features,
+                         call.compute,
+                         call.y.slice(0, starts[e], starts[e + 1]),
+                         call.x.slice(0, starts[e], starts[e + 1]),
+                         expert,
+                         epilogue};
+    linear(one, forced_row);
+  }
+}
+
+Result<Weight> pack_weight(ThreadPool& pool, const Weight& file_weight) {
+  const PanelBytes bytes = packed_bytes(file_weight);
+  // The scales begin on a cache line of their own.
+  const int64_t codes_bytes = (bytes.codes + 255) / 256 * 256;
+  ASSIGN_OR_RETURN(DeviceBuffer buffer, allocate_host(codes_bytes + bytes.scales, "weights"));
+  std::byte* data = static_cast<std::byte*>(buffer.data());
+  const std::span<std::byte> codes(data, static_cast<size_t>(bytes.codes));
+  const std::span<std::byte> scales(data + codes_bytes, static_cast<size_t>(bytes.scales));
+  pack_cpu_panels(pool, file_weight, codes, scales);
+  Weight packed = file_weight;
+  packed.layout = Layout::kCpuPanels;
+  packed.parts = {codes, scales};
+  packed.owner = std::make_shared<DeviceBuffer>(std::move(buffer));
+  return packed;
+}
+
+void embedding(ThreadPool& pool, TensorView y, const Weight& table, ConstTensorView ids, float scale) {
+  CHECK(y.rank() == 2);
+  CHECK(y.size(0) == ids.num_elements());
+  CHECK(y.size(1) == table.k);
+  CHECK(y.is_last_dimension_contiguous());
+  pool.parallel_for(y.size(0), 1, [&](const WorkRange& range) {
+    for (int64_t t = range.begin; t < range.end; ++t) {
+      float* out = y.data<float>() + t * y.stride(0);
+      dequantize_packed_row(table, ids.data<int32_t>()[t], out);
+      if (scale == 1.0f) continue;
+      for (int64_t k = 0; k < table.k; ++k) out[k] *= scale;
+    }
+  });
+}
+
+}  // namespace quire::cpu

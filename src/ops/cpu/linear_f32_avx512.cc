@@ -1,0 +1,9 @@
+// The f32 kernels of linear layers for AVX-512.
+#include "ops/cpu/codes_avx512_vnni.h"
+#include "ops/cpu/linear_f32_impl.h"
+
+namespace quire::cpu {
+
+const F32Kernels kAvx512F32Kernels = F32Impl<Avx512Codes>::make_kernels<1, 2, 4, 8, 12>();
+
+}  // namespace quire::cpu

@@ -1,0 +1,9 @@
+// The int8 kernels of linear layers for AVX-512 with VNNI.
+#include "ops/cpu/codes_avx512_vnni.h"
+#include "ops/cpu/linear_int8_impl.h"
+
+namespace quire::cpu {
+
+const Int8Kernels kAvx512VnniInt8Kernels = Int8Impl<Avx512Codes>::make_kernels<1, 2, 4, 8, 12>();
+
+}  // namespace quire::cpu

@@ -1,0 +1,92 @@
+// What the drivers (linear_int8.cc, linear_f32.cc) ask of the kernels of one instruction set, and what those compute.
+// Kernels are templates over vector types (linear_int8_impl.h, linear_f32_impl.h), instantiated by one file for each
+// instruction set. Two reduction orders exist, and every instruction set follows them to the bit:
+//
+// "int8_groups": activations become int8 in blocks of 32 along k: d = max|x| / 127, q = round(x * (127 / max|x|)), to
+// nearest even. Per output, with the weight's groups (16 or 32 k) ascending and acc starting at 0:
+//     dot = sum over the group of (code - offset) * q                    exact in int32
+//     acc = fma(float(dot), scale * d, acc)                              scale * d rounded
+//     acc = fma(min, d * float(sum of q over the group), acc)            formats with minima only
+//
+// "f32_ascending": acc = fma(x[k], w[k], acc) for k ascending, w[k] the float that dequantize_row gives.
+//
+// After either: y = (acc + bias) + residual, each where given.
+#pragma once
+
+#include <cstdint>
+
+namespace quire::cpu {
+
+// The most tokens that a kernel takes at once.
+constexpr int kMaxTileTokens = 16;
+
+// Panels one after another, as packing.h lays them.
+struct PackedPanels {
+  const uint8_t* codes;
+  const uint8_t* scales;
+  int64_t codes_stride;  // bytes from panel to panel
+  int64_t scales_stride;
+  int64_t k;
+};
+
+// ---- int8
+// ------------------------------------------------------------------------------------------------------------
+
+// Quantized activations of `T` tokens side by side, so that the numbers used together lie together.
+struct Int8Tile {
+  int8_t* codes;    // [k / 4][T][4]
+  float* scales;    // [k / 32][T]: d
+  int32_t* biases;  // [k / group_size][T]: -offset * sum of q over the group
+  float* sums;      // [k / group_size][T]: d * sum of q
+};
+
+// One panel with its codes as bytes and its scales as floats.
+struct UnpackedPanel {
+  uint8_t* codes;  // [k / 4][16 lanes][4]
+  float* scales;   // [k / group_size][16 lanes]
+  float* mins;     // [k / group_size][16 lanes]; null for formats without minima
+};
+
+struct Int8Kernels {
+  // Quantizes tokens x[0], x[x_stride], .. (num_tokens of them) into a tile of that many.
+  void (*quantize)(const float* x, int64_t x_stride, int num_tokens, int64_t k, int group_size, int offset,
+                   const Int8Tile& tile);
+
+  struct Format {
+    // One token: out[16 * p + lane] for num_panels panels.
+    void (*multiply_vector)(const PackedPanels& panels, int64_t num_panels, const Int8Tile& x, float* out);
+    void (*unpack)(const PackedPanels& panels, int64_t panel_index, const UnpackedPanel& out);
+    // T tokens (the index; null where there is no such kernel, 1 always is): out[t * out_stride + lane].
+    void (*multiply_tile[kMaxTileTokens + 1])(const UnpackedPanel& panel, int64_t k, const Int8Tile& x, float* out,
+                                              int64_t out_stride);
+  };
+  Format formats[16];  // by FormatId; all null for float formats
+};
+
+extern const Int8Kernels kScalarInt8Kernels;
+extern const Int8Kernels kAvx2Int8Kernels;
+extern const Int8Kernels kAvx512VnniInt8Kernels;
+
+// ---- f32
+// -------------------------------------------------------------------------------------------------------------
+
+struct F32Kernels {
+  struct Format {
+    // One token: out[16 * p + lane] for num_panels panels.
+    void (*multiply_vector)(const PackedPanels& panels, int64_t num_panels, const float* x, float* out);
+    // Weights of k in [k_begin, k_end), multiples of 256 or the end, as floats [k][16 lanes].
+    void (*dequantize)(const PackedPanels& panels, int64_t panel_index, int64_t k_begin, int64_t k_end, float* out);
+  };
+  Format formats[16];  // by FormatId
+
+  // T tokens (the index): out[t * out_stride + lane] = fma chain that starts at what stands there.
+  //   weights: [num_k][16 lanes]   x: [num_k][T]
+  void (*multiply_tile[kMaxTileTokens + 1])(const float* weights, int64_t num_k, const float* x, float* out,
+                                            int64_t out_stride);
+};
+
+extern const F32Kernels kScalarF32Kernels;
+extern const F32Kernels kAvx2F32Kernels;
+extern const F32Kernels kAvx512F32Kernels;
+
+}  // namespace quire::cpu
