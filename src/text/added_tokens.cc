@@ -3,21 +3,24 @@
 #include "text/added_tokens.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "text/utf8.h"
 
 namespace quire {
 namespace {
 
-// Plain runs of white space (Gemma's and Phi's line ends and tabs) hold no power: user text may contain them.
-bool is_harmless(const AddedToken& token) {
-  if (token.is_special) return false;
-  for (size_t i = 0; i < token.content.size();) {
-    const DecodedCodePoint c = decode_code_point(token.content, i);
-    if (!is_white_space(c.value) && c.value != 0x2581) return false;
-    i += c.num_bytes;
-  }
-  return true;
+// Gemma's vocabularies have these as plain tokens, and text with HTML in it is to be read as they were trained.
+bool is_html_tag(std::string_view text) {
+  static constexpr std::string_view kNames[] = {
+      "table", "caption", "thead", "tbody",  "tfoot", "tr",     "th",     "td",        "h1", "h2",
+      "h3",    "h4",      "h5",    "h6",     "ul",    "ol",     "li",     "p",         "b",  "i",
+      "u",     "s",       "em",    "strong", "sub",   "sup",    "code",   "pre",       "br", "hr",
+      "a",     "img",     "div",   "span",   "body",  "header", "footer", "blockquote"};
+  if (text.size() < 3 || text.front() != '<' || text.back() != '>') return false;
+  text = text.substr(1, text.size() - 2);
+  if (text.front() == '/') text.remove_prefix(1);
+  return std::find(std::begin(kNames), std::end(kNames), text) != std::end(kNames);
 }
 
 size_t previous_character(std::string_view text, size_t offset) {
@@ -35,6 +38,11 @@ bool begins_with_word(std::string_view text, size_t offset) {
 }
 
 }  // namespace
+
+bool is_marker(const AddedToken& token) {
+  if (token.is_special) return true;
+  return token.content.find_first_of("<>[]{}|") != std::string::npos && !is_html_tag(token.content);
+}
 
 void AddedTokenMatcher::add(const AddedToken& token, std::string_view pattern) {
   if (pattern.empty()) return;
@@ -55,7 +63,7 @@ void AddedTokenMatcher::find_all(std::string_view text, std::string_view marks, 
       if (node == ByteTrie::kNoNode) break;
       is_open = is_open && (marks.empty() || marks[j] == MarkedText::kOpen);
       const int32_t value = trie_.value(node);
-      if (value != ByteTrie::kNoValue && (is_open || is_harmless(tokens_[static_cast<size_t>(value)]))) {
+      if (value != ByteTrie::kNoValue && (is_open || !is_marker(tokens_[static_cast<size_t>(value)]))) {
         best = value;
         best_end = j + 1;
       }

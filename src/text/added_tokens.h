@@ -23,6 +23,11 @@ struct AddedToken {
   bool is_normalized = false;   // looked for in normalized text
 };
 
+// Whether text that spells this token gets power over the conversation by it: control tokens, and plain ones in the
+// shape of a marker ("</think>", "<tool_call>"). Others (runs of line ends, Gemma's HTML tags, words) may come from
+// anybody.
+bool is_marker(const AddedToken& token);
+
 class AddedTokenMatcher {
  public:
   // `pattern` is what to look for (the token's content, or its normalized form).

@@ -59,23 +59,7 @@ TokenizerPipeline start_pipeline(const TokenizerData& data) {
   pipe.eos_id = data.eos_id;
   pipe.unknown_id = data.unknown_id;
   pipe.padding_id = data.padding_id;
-  const auto has_text = [&](std::string_view text) {
-    return std::any_of(pipe.added_tokens.begin(), pipe.added_tokens.end(),
-                       [&](const AddedToken& token) { return token.content == text; });
-  };
-  // Where a vocabulary closes turns with <|return|>, <|end|> closes a message inside a turn.
-  const bool has_return = has_text("<|return|>");
-  std::vector<int32_t>& ends = pipe.end_of_turn_ids;
-  for (const int32_t id : {data.eos_id, data.eot_id, data.eom_id}) {
-    if (id >= 0) ends.push_back(id);
-  }
-  for (const AddedToken& token : pipe.added_tokens) {
-    if (token.is_special && is_end_of_turn_text(token.content) && !(has_return && token.content == "<|end|>")) {
-      ends.push_back(token.id);
-    }
-  }
-  std::sort(ends.begin(), ends.end());
-  ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
+  collect_end_of_turn_ids({data.eos_id, data.eot_id, data.eom_id}, pipe);
   return pipe;
 }
 

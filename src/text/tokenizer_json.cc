@@ -1,6 +1,703 @@
+// tokenizer.json and tokenizer_config.json (Hugging Face) → TokenizerPipeline. The reader is bounded in size and depth,
+// checks every type, and refuses what it does not know by name: a part that is silently skipped would give wrong ids.
+// Runs once, when a model is loaded.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <memory>
+
+#include "text/bpe.h"
+#include "text/json_reader.h"
+#include "text/pre_tokenizer_families.h"
 #include "text/tokenizer_pipeline.h"
+#include "text/unigram.h"
+#include "text/utf8.h"
+#include "text/wordpiece.h"
+
 namespace quire {
-Result<TokenizerPipeline> make_pipeline_from_json(std::string_view, std::string_view) {
-  return unimplemented("tokenizer.json");
+namespace {
+
+constexpr int64_t kMaxTokenId = (int64_t{1} << 24) - 1;
+constexpr size_t kMaxSteps = 64;
+constexpr std::string_view kMetaspace = "\xE2\x96\x81";
+
+// What is gathered while the file is read, beside the pipeline itself.
+struct JsonTokenizer {
+  TokenizerPipeline pipe;
+  std::vector<std::string> vocabulary_texts;  // by id, as the file spells them; empty: no token
+  std::vector<double> scores;                 // unigram
+  bool is_byte_level = false;
+  std::vector<NormalizerStep> normalizer_steps;
+  std::vector<PreTokenizerStep> pre_tokenizer_steps;
+};
+
+Status unknown_part(const std::string& part, std::string_view type) {
+  return unimplemented("tokenizer.json: the " + part + " \"" + replace_invalid_utf8(type.substr(0, 100)) +
+                       "\" is not supported");
 }
+
+// ---- normalizer
+// ------------------------------------------------------------------------------------------------------
+
+NormalizerStep normalizer_step(NormalizerStep::Kind kind) {
+  return {.kind = kind, .pattern = {}, .content = {}, .regex = nullptr, .charsmap = nullptr};
+}
+
+// {"String": "…"} or {"Regex": "…"}
+Status read_pattern(const JsonValue& pattern, const std::string& what, std::string& literal,
+                    std::shared_ptr<const SplitRegex>& regex) {
+  if (pattern.has("Regex")) {
+    ASSIGN_OR_RETURN(const std::string text, pattern.get_string("Regex", what));
+    ASSIGN_OR_RETURN(regex, SplitRegex::compile(text));
+    return ok_status();
+  }
+  if (pattern.is_string()) {
+    literal = pattern.as_string();
+  } else {
+    ASSIGN_OR_RETURN(literal, pattern.get_string("String", what));
+  }
+  if (literal.empty()) return invalid_argument("tokenizer.json: an empty pattern in the " + what);
+  return ok_status();
+}
+
+Status read_normalizer(const JsonValue& value, JsonTokenizer& out) {
+  using Kind = NormalizerStep::Kind;
+  if (value.is_null()) return ok_status();
+  if (out.normalizer_steps.size() > kMaxSteps) return invalid_argument("tokenizer.json: too many normalizers");
+  ASSIGN_OR_RETURN(const std::string type, value.get_string("type", "normalizer"));
+  std::vector<NormalizerStep>& steps = out.normalizer_steps;
+  if (type == "Sequence") {
+    ASSIGN_OR_RETURN(const std::vector<JsonValue> parts, value.get_array("normalizers", "normalizer"));
+    for (const JsonValue& part : parts) RETURN_IF_ERROR(read_normalizer(part, out));
+    return ok_status();
+  }
+  constexpr std::pair<std::string_view, Kind> kPlain[] = {{"NFC", Kind::kNfc},
+                                                          {"NFD", Kind::kNfd},
+                                                          {"NFKC", Kind::kNfkc},
+                                                          {"NFKD", Kind::kNfkd},
+                                                          {"Lowercase", Kind::kLowercase},
+                                                          {"StripAccents", Kind::kStripAccents},
+                                                          {"Nmt", Kind::kNmt}};
+  for (const auto& [name, kind] : kPlain) {
+    if (type == name) {
+      steps.push_back(normalizer_step(kind));
+      return ok_status();
+    }
+  }
+  if (type == "Prepend") {
+    NormalizerStep step = normalizer_step(Kind::kPrepend);
+    ASSIGN_OR_RETURN(step.content, value.get_string("prepend", "Prepend normalizer"));
+    steps.push_back(std::move(step));
+  } else if (type == "Replace") {
+    NormalizerStep step = normalizer_step(Kind::kReplace);
+    ASSIGN_OR_RETURN(const JsonValue pattern, value.get("pattern", "Replace normalizer"));
+    RETURN_IF_ERROR(read_pattern(pattern, "Replace normalizer", step.pattern, step.regex));
+    ASSIGN_OR_RETURN(step.content, value.get_string("content", "Replace normalizer"));
+    steps.push_back(std::move(step));
+  } else if (type == "Strip") {
+    NormalizerStep step = normalizer_step(Kind::kStripSpaces);
+    ASSIGN_OR_RETURN(step.strips_left, value.get_bool_or("strip_left", true, "Strip normalizer"));
+    ASSIGN_OR_RETURN(step.strips_right, value.get_bool_or("strip_right", true, "Strip normalizer"));
+    steps.push_back(std::move(step));
+  } else if (type == "Precompiled") {
+    NormalizerStep step = normalizer_step(Kind::kCharsmapGraphemes);
+    ASSIGN_OR_RETURN(const std::string base64, value.get_string("precompiled_charsmap", "Precompiled normalizer"));
+    const std::optional<std::string> bytes = decode_base64(base64);
+    if (!bytes) return invalid_argument("tokenizer.json: the precompiled_charsmap is not base64");
+    ASSIGN_OR_RETURN(step.charsmap, PrecompiledCharsmap::create(*bytes));
+    steps.push_back(std::move(step));
+  } else if (type == "BertNormalizer") {
+    const std::string what = "BertNormalizer";
+    ASSIGN_OR_RETURN(const bool cleans, value.get_bool_or("clean_text", true, what));
+    ASSIGN_OR_RETURN(const bool spaces, value.get_bool_or("handle_chinese_chars", true, what));
+    ASSIGN_OR_RETURN(const bool lowers, value.get_bool_or("lowercase", true, what));
+    ASSIGN_OR_RETURN(const bool strips, value.get_bool_or("strip_accents", lowers, what));
+    if (cleans) steps.push_back(normalizer_step(Kind::kBertCleanText));
+    if (spaces) steps.push_back(normalizer_step(Kind::kBertSpaceIdeographs));
+    if (strips) steps.push_back(normalizer_step(Kind::kNfd));
+    if (strips) steps.push_back(normalizer_step(Kind::kStripNonspacing));
+    if (lowers) steps.push_back(normalizer_step(Kind::kLowercase));
+  } else if (type == "ByteLevel") {
+    out.is_byte_level = true;
+  } else {
+    return unknown_part("normalizer", type);
+  }
+  return ok_status();
+}
+
+// ---- pre-tokenizer
+// ---------------------------------------------------------------------------------------------------
+
+PreTokenizerStep pre_tokenizer_step(PreTokenizerStep::Kind kind, SplitBehavior behavior = SplitBehavior::kIsolated) {
+  return {.kind = kind, .regex = nullptr, .content = {}, .behavior = behavior};
+}
+
+Result<SplitBehavior> read_behavior(const JsonValue& value, const std::string& what) {
+  if (!value.has("behavior")) return SplitBehavior::kIsolated;
+  ASSIGN_OR_RETURN(const std::string name, value.get_string("behavior", what));
+  if (name == "Removed") return SplitBehavior::kRemoved;
+  if (name == "Isolated") return SplitBehavior::kIsolated;
+  if (name == "MergedWithPrevious") return SplitBehavior::kMergedWithPrevious;
+  if (name == "MergedWithNext") return SplitBehavior::kMergedWithNext;
+  if (name == "Contiguous") return SplitBehavior::kContiguous;
+  return unknown_part("split behavior", name);
+}
+
+Result<PreTokenizerStep::PrependScheme> read_prepend_scheme(const JsonValue& value) {
+  using Scheme = PreTokenizerStep::PrependScheme;
+  if (value.has("prepend_scheme")) {
+    ASSIGN_OR_RETURN(const std::string scheme, value.get_string("prepend_scheme", "Metaspace"));
+    if (scheme == "always") return Scheme::kAlways;
+    if (scheme == "first") return Scheme::kFirst;
+    if (scheme == "never") return Scheme::kNever;
+    return unknown_part("Metaspace prepend_scheme", scheme);
+  }
+  ASSIGN_OR_RETURN(const bool adds_space, value.get_bool_or("add_prefix_space", true, "Metaspace"));
+  return adds_space ? Scheme::kAlways : Scheme::kNever;
+}
+
+Status read_byte_level(const JsonValue& value, JsonTokenizer& out) {
+  ASSIGN_OR_RETURN(const bool adds_space, value.get_bool_or("add_prefix_space", true, "ByteLevel pre-tokenizer"));
+  ASSIGN_OR_RETURN(const bool uses_regex, value.get_bool_or("use_regex", true, "ByteLevel pre-tokenizer"));
+  if (adds_space) out.pre_tokenizer_steps.push_back(pre_tokenizer_step(PreTokenizerStep::Kind::kPrefixSpace));
+  if (uses_regex) {
+    PreTokenizerStep step = pre_tokenizer_step(PreTokenizerStep::Kind::kSplitRegex);
+    ASSIGN_OR_RETURN(step.regex, SplitRegex::compile(gpt2_split_pattern()));
+    out.pre_tokenizer_steps.push_back(std::move(step));
+  }
+  out.is_byte_level = true;
+  return ok_status();
+}
+
+Status read_pre_tokenizer(const JsonValue& value, JsonTokenizer& out) {
+  using Kind = PreTokenizerStep::Kind;
+  if (value.is_null()) return ok_status();
+  std::vector<PreTokenizerStep>& steps = out.pre_tokenizer_steps;
+  if (steps.size() > kMaxSteps) return invalid_argument("tokenizer.json: too many pre-tokenizers");
+  ASSIGN_OR_RETURN(const std::string type, value.get_string("type", "pre_tokenizer"));
+  if (type == "Sequence") {
+    ASSIGN_OR_RETURN(const std::vector<JsonValue> parts, value.get_array("pretokenizers", "pre_tokenizer"));
+    for (const JsonValue& part : parts) {
+      // ByteLevel rewrites the text in its alphabet, which a later step would have to look through.
+      if (out.is_byte_level && steps.size() > 0) return unknown_part("pre-tokenizer after ByteLevel", "Sequence");
+      RETURN_IF_ERROR(read_pre_tokenizer(part, out));
+    }
+    return ok_status();
+  }
+  if (type == "ByteLevel") return read_byte_level(value, out);
+  if (type == "Split") {
+    PreTokenizerStep step = pre_tokenizer_step(Kind::kSplitRegex);
+    ASSIGN_OR_RETURN(const JsonValue pattern, value.get("pattern", "Split pre-tokenizer"));
+    RETURN_IF_ERROR(read_pattern(pattern, "Split pre-tokenizer", step.content, step.regex));
+    if (step.regex == nullptr) step.kind = Kind::kSplitLiteral;
+    ASSIGN_OR_RETURN(step.behavior, read_behavior(value, "Split pre-tokenizer"));
+    ASSIGN_OR_RETURN(step.is_inverted, value.get_bool_or("invert", false, "Split pre-tokenizer"));
+    steps.push_back(std::move(step));
+  } else if (type == "Metaspace") {
+    PreTokenizerStep step = pre_tokenizer_step(Kind::kMetaspace);
+    step.content = kMetaspace;
+    if (value.has("replacement")) {
+      ASSIGN_OR_RETURN(step.content, value.get_string("replacement", "Metaspace"));
+    }
+    if (step.content.empty()) return invalid_argument("tokenizer.json: Metaspace has an empty replacement");
+    ASSIGN_OR_RETURN(step.scheme, read_prepend_scheme(value));
+    ASSIGN_OR_RETURN(step.splits, value.get_bool_or("split", true, "Metaspace"));
+    steps.push_back(std::move(step));
+  } else if (type == "Digits") {
+    ASSIGN_OR_RETURN(const bool is_individual, value.get_bool_or("individual_digits", false, "Digits"));
+    steps.push_back(
+        pre_tokenizer_step(Kind::kSplitDigits, is_individual ? SplitBehavior::kIsolated : SplitBehavior::kContiguous));
+  } else if (type == "Punctuation") {
+    ASSIGN_OR_RETURN(const SplitBehavior behavior, read_behavior(value, "Punctuation"));
+    steps.push_back(pre_tokenizer_step(Kind::kSplitPunctuation, behavior));
+  } else if (type == "WhitespaceSplit") {
+    steps.push_back(pre_tokenizer_step(Kind::kSplitWhiteSpace, SplitBehavior::kRemoved));
+  } else if (type == "BertPreTokenizer") {
+    steps.push_back(pre_tokenizer_step(Kind::kSplitWhiteSpace, SplitBehavior::kRemoved));
+    steps.push_back(pre_tokenizer_step(Kind::kSplitPunctuation));
+  } else if (type == "Whitespace") {
+    PreTokenizerStep step = pre_tokenizer_step(Kind::kSplitRegex, SplitBehavior::kRemoved);
+    ASSIGN_OR_RETURN(step.regex, SplitRegex::compile(R"(\w+|[^\w\s]+)"));
+    step.is_inverted = true;
+    steps.push_back(std::move(step));
+  } else if (type == "CharDelimiterSplit") {
+    PreTokenizerStep step = pre_tokenizer_step(Kind::kSplitLiteral, SplitBehavior::kRemoved);
+    ASSIGN_OR_RETURN(step.content, value.get_string("delimiter", "CharDelimiterSplit"));
+    if (step.content.empty()) return invalid_argument("tokenizer.json: CharDelimiterSplit has an empty delimiter");
+    steps.push_back(std::move(step));
+  } else {
+    return unknown_part("pre-tokenizer", type);
+  }
+  return ok_status();
+}
+
+// ---- vocabulary and added tokens
+// -------------------------------------------------------------------------------------
+
+Status put_token(int64_t id, std::string_view text, JsonTokenizer& out) {
+  if (id < 0 || id > kMaxTokenId) {
+    return invalid_argument("tokenizer.json: the token id " + std::to_string(id) + " is out of range");
+  }
+  const auto index = static_cast<size_t>(id);
+  if (out.vocabulary_texts.size() <= index) out.vocabulary_texts.resize(index + 1);
+  out.vocabulary_texts[index] = text;
+  return ok_status();
+}
+
+Status read_vocabulary_object(const JsonValue& model, JsonTokenizer& out) {
+  ASSIGN_OR_RETURN(const JsonValue vocabulary, model.get("vocab", "model"));
+  return vocabulary.for_each_member("model's vocab", [&](std::string_view text, const JsonValue& id) -> Status {
+    ASSIGN_OR_RETURN(const int64_t number, id.to_integer("model's vocab"));
+    return put_token(number, text, out);
+  });
+}
+
+// [["text", score], …], the index being the id
+Status read_unigram_vocabulary(const JsonValue& model, JsonTokenizer& out) {
+  ASSIGN_OR_RETURN(const std::vector<JsonValue> rows, model.get_array("vocab", "model"));
+  for (size_t id = 0; id < rows.size(); ++id) {
+    ASSIGN_OR_RETURN(const std::vector<JsonValue> row, rows[id].to_array("model's vocab"));
+    if (row.size() != 2 || !row[0].is_string()) {
+      return invalid_argument("tokenizer.json: entry " + std::to_string(id) +
+                              " of the unigram vocab is not [text, score]");
+    }
+    ASSIGN_OR_RETURN(const double score, row[1].to_number("model's vocab"));
+    if (!std::isfinite(score)) return invalid_argument("tokenizer.json: a unigram score is not finite");
+    RETURN_IF_ERROR(put_token(static_cast<int64_t>(id), row[0].as_string(), out));
+    out.scores.push_back(score);
+  }
+  return ok_status();
+}
+
+Status read_added_tokens(const JsonValue& root, JsonTokenizer& out) {
+  if (!root.has("added_tokens")) return ok_status();
+  const std::string what = "added_tokens";
+  TokenTable by_text(out.vocabulary_texts);
+  for (size_t id = 0; id < out.vocabulary_texts.size(); ++id) {
+    if (!out.vocabulary_texts[id].empty()) by_text.make_findable(static_cast<int32_t>(id));
+  }
+  ASSIGN_OR_RETURN(const std::vector<JsonValue> rows, root.get_array("added_tokens", "file"));
+  for (const JsonValue& row : rows) {
+    AddedToken token;
+    ASSIGN_OR_RETURN(const int64_t id, row.get_integer("id", what));
+    ASSIGN_OR_RETURN(token.content, row.get_string("content", what));
+    ASSIGN_OR_RETURN(token.is_special, row.get_bool_or("special", false, what));
+    ASSIGN_OR_RETURN(token.is_single_word, row.get_bool_or("single_word", false, what));
+    ASSIGN_OR_RETURN(token.strips_left, row.get_bool_or("lstrip", false, what));
+    ASSIGN_OR_RETURN(token.strips_right, row.get_bool_or("rstrip", false, what));
+    ASSIGN_OR_RETURN(token.is_normalized, row.get_bool_or("normalized", !token.is_special, what));
+    if (token.content.empty()) continue;
+    const int32_t in_vocabulary = by_text.find(token.content);
+    if (in_vocabulary >= 0) {
+      token.id = in_vocabulary;
+    } else {
+      if (id < 0 || id > kMaxTokenId) return invalid_argument("tokenizer.json: an added token's id is out of range");
+      token.id = static_cast<int32_t>(id);
+    }
+    out.pipe.added_tokens.push_back(std::move(token));
+  }
+  return ok_status();
+}
+
+// ---- models
+// ----------------------------------------------------------------------------------------------------------
+
+// Texts as the model matches them: bytes for byte-level vocabularies. Markers are left unfindable, so that no chain of
+// merges can spell one.
+Status make_vocabulary(JsonTokenizer& out) {
+  const ByteAlphabet alphabet;
+  std::vector<std::string> texts = out.vocabulary_texts;
+  std::vector<bool> is_findable(texts.size(), true);
+  for (const AddedToken& token : out.pipe.added_tokens) {
+    if (is_marker(token) && static_cast<size_t>(token.id) < texts.size())
+      is_findable[static_cast<size_t>(token.id)] = false;
+  }
+  if (out.is_byte_level) {
+    std::string bytes;
+    for (size_t id = 0; id < texts.size(); ++id) {
+      if (alphabet.decode(texts[id], bytes)) {
+        texts[id] = bytes;
+      } else {
+        is_findable[id] = false;
+      }
+    }
+  }
+  for (size_t id = 0; id < texts.size(); ++id) is_findable[id] = is_findable[id] && !texts[id].empty();
+  *out.pipe.vocabulary = TokenTable(std::move(texts));
+  for (size_t id = 0; id < is_findable.size(); ++id) {
+    if (is_findable[id]) out.pipe.vocabulary->make_findable(static_cast<int32_t>(id));
+  }
+  return ok_status();
+}
+
+int32_t find_spelled(const JsonTokenizer& tokenizer, std::string_view text) {
+  for (const AddedToken& token : tokenizer.pipe.added_tokens) {
+    if (token.content == text) return token.id;
+  }
+  for (size_t id = 0; id < tokenizer.vocabulary_texts.size(); ++id) {
+    if (tokenizer.vocabulary_texts[id] == text) return static_cast<int32_t>(id);
+  }
+  return -1;
+}
+
+Result<int32_t> read_unknown_token(const JsonValue& model, const JsonTokenizer& out) {
+  if (!model.has("unk_token")) return -1;
+  ASSIGN_OR_RETURN(const std::string text, model.get_string("unk_token", "model"));
+  const int32_t id = find_spelled(out, text);
+  if (id < 0)
+    return invalid_argument("tokenizer.json: the unk_token \"" + text.substr(0, 100) + "\" is not in the vocabulary");
+  return id;
+}
+
+std::array<int32_t, 256> byte_tokens(const JsonTokenizer& tokenizer) {
+  std::array<int32_t, 256> ids;
+  ids.fill(-1);
+  for (size_t id = 0; id < tokenizer.vocabulary_texts.size(); ++id) {
+    const int byte = parse_byte_token(tokenizer.vocabulary_texts[id]);
+    if (byte >= 0 && ids[static_cast<size_t>(byte)] < 0) ids[static_cast<size_t>(byte)] = static_cast<int32_t>(id);
+  }
+  return ids;
+}
+
+Status read_merges(const JsonValue& model, const JsonTokenizer& out, std::vector<BpeMerge>& merges) {
+  const ByteAlphabet alphabet;
+  const TokenTable& vocabulary = *out.pipe.vocabulary;
+  ASSIGN_OR_RETURN(const std::vector<JsonValue> rows, model.get_array("merges", "model"));
+  std::string left, right, bytes;
+  const auto to_text = [&](std::string_view spelled, std::string& text) {
+    if (out.is_byte_level) return alphabet.decode(spelled, text);
+    text = spelled;
+    return true;
+  };
+  for (size_t rank = 0; rank < rows.size(); ++rank) {
+    std::string_view left_spelled, right_spelled;
+    if (rows[rank].is_string()) {
+      const std::string_view line = rows[rank].as_string();
+      const size_t space = line.find(' ', 1);
+      if (space == std::string_view::npos) continue;
+      left_spelled = line.substr(0, space);
+      right_spelled = line.substr(space + 1);
+    } else {
+      ASSIGN_OR_RETURN(const std::vector<JsonValue> pair, rows[rank].to_array("model's merges"));
+      if (pair.size() != 2 || !pair[0].is_string() || !pair[1].is_string()) {
+        return invalid_argument("tokenizer.json: merge " + std::to_string(rank) + " is not a pair of texts");
+      }
+      left_spelled = pair[0].as_string();
+      right_spelled = pair[1].as_string();
+    }
+    if (!to_text(left_spelled, left) || !to_text(right_spelled, right)) continue;
+    const int32_t left_id = vocabulary.find(left);
+    const int32_t right_id = vocabulary.find(right);
+    const int32_t merged_id = vocabulary.find(left + right);
+    if (left_id < 0 || right_id < 0 || merged_id < 0) continue;
+    merges.push_back({left_id, right_id, merged_id, static_cast<uint32_t>(rank)});
+  }
+  return ok_status();
+}
+
+Status make_bpe(const JsonValue& model, JsonTokenizer& out) {
+  ASSIGN_OR_RETURN(const double dropout, model.get_number_or("dropout", 0.0, "model"));
+  if (dropout != 0.0) return unknown_part("model option", "dropout");
+  for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    if (!model.has(key)) continue;
+    ASSIGN_OR_RETURN(const std::string affix, model.get_string(key, "model"));
+    if (!affix.empty()) return unknown_part("model option", key);
+  }
+  BpeOptions options;
+  options.is_byte_level = out.is_byte_level;
+  ASSIGN_OR_RETURN(options.has_byte_fallback, model.get_bool_or("byte_fallback", false, "model"));
+  ASSIGN_OR_RETURN(options.fuses_unknown, model.get_bool_or("fuse_unk", false, "model"));
+  ASSIGN_OR_RETURN(options.ignores_merges, model.get_bool_or("ignore_merges", false, "model"));
+  ASSIGN_OR_RETURN(options.unknown_id, read_unknown_token(model, out));
+  out.pipe.unknown_id = options.unknown_id;
+  std::vector<BpeMerge> merges;
+  RETURN_IF_ERROR(read_merges(model, out, merges));
+  out.pipe.model = std::make_unique<BpeModel>(*out.pipe.vocabulary, merges, byte_tokens(out), options);
+  out.pipe.kind = out.is_byte_level ? "byte-level BPE (tokenizer.json)" : "BPE (tokenizer.json)";
+  return ok_status();
+}
+
+Status make_unigram(const JsonValue& model, JsonTokenizer& out) {
+  UnigramOptions options;
+  ASSIGN_OR_RETURN(options.has_byte_fallback, model.get_bool_or("byte_fallback", false, "model"));
+  if (model.has("unk_id")) {
+    ASSIGN_OR_RETURN(const int64_t id, model.get_integer("unk_id", "model"));
+    if (id < 0 || static_cast<size_t>(id) >= out.scores.size()) {
+      return invalid_argument("tokenizer.json: the model's unk_id is outside its vocabulary");
+    }
+    options.unknown_id = static_cast<int32_t>(id);
+  }
+  out.pipe.unknown_id = options.unknown_id;
+  std::vector<double> scores = out.scores;
+  scores.resize(out.pipe.vocabulary->num_ids(), 0.0);
+  out.pipe.model = std::make_unique<UnigramModel>(*out.pipe.vocabulary, std::move(scores), byte_tokens(out), options);
+  out.pipe.kind = "unigram (tokenizer.json)";
+  return ok_status();
+}
+
+Status make_wordpiece(const JsonValue& model, JsonTokenizer& out) {
+  WordPieceOptions options;
+  if (model.has("continuing_subword_prefix")) {
+    ASSIGN_OR_RETURN(options.continuation_prefix, model.get_string("continuing_subword_prefix", "model"));
+  }
+  if (model.has("max_input_chars_per_word")) {
+    ASSIGN_OR_RETURN(const int64_t limit, model.get_integer("max_input_chars_per_word", "model"));
+    if (limit < 0) return invalid_argument("tokenizer.json: max_input_chars_per_word is negative");
+    options.max_word_characters = static_cast<size_t>(limit);
+  }
+  ASSIGN_OR_RETURN(options.unknown_id, read_unknown_token(model, out));
+  out.pipe.unknown_id = options.unknown_id;
+  out.pipe.model = std::make_unique<WordPieceModel>(*out.pipe.vocabulary, options);
+  out.pipe.kind = "WordPiece (tokenizer.json)";
+  return ok_status();
+}
+
+// ---- post-processor
+// --------------------------------------------------------------------------------------------------
+
+Status read_template(const JsonValue& value, TokenizerPipeline& pipe) {
+  const std::string what = "TemplateProcessing";
+  ASSIGN_OR_RETURN(const std::vector<JsonValue> parts, value.get_array("single", what));
+  ASSIGN_OR_RETURN(const JsonValue specials, value.get("special_tokens", what));
+  bool is_after_text = false;
+  for (const JsonValue& part : parts) {
+    if (part.has("Sequence")) {
+      is_after_text = true;
+      continue;
+    }
+    ASSIGN_OR_RETURN(const JsonValue token, part.get("SpecialToken", what));
+    ASSIGN_OR_RETURN(const std::string name, token.get_string("id", what));
+    ASSIGN_OR_RETURN(const JsonValue special, specials.get(name, what + " special_tokens"));
+    ASSIGN_OR_RETURN(const std::vector<JsonValue> ids, special.get_array("ids", what));
+    for (const JsonValue& id : ids) {
+      ASSIGN_OR_RETURN(const int64_t number, id.to_integer(what));
+      if (number < 0 || number > kMaxTokenId)
+        return invalid_argument("tokenizer.json: a token id in " + what + " is out of range");
+      (is_after_text ? pipe.suffix_ids : pipe.prefix_ids).push_back(static_cast<int32_t>(number));
+    }
+  }
+  return ok_status();
+}
+
+Status read_post_processor(const JsonValue& value, TokenizerPipeline& pipe) {
+  if (value.is_null()) return ok_status();
+  ASSIGN_OR_RETURN(const std::string type, value.get_string("type", "post_processor"));
+  if (type == "ByteLevel") return ok_status();  // offsets only
+  if (type == "TemplateProcessing") return read_template(value, pipe);
+  if (type == "Sequence") {
+    ASSIGN_OR_RETURN(const std::vector<JsonValue> parts, value.get_array("processors", "post_processor"));
+    for (const JsonValue& part : parts) RETURN_IF_ERROR(read_post_processor(part, pipe));
+    return ok_status();
+  }
+  if (type == "BertProcessing" || type == "RobertaProcessing") {
+    for (const char* key : {"cls", "sep"}) {
+      ASSIGN_OR_RETURN(const std::vector<JsonValue> pair, value.get_array(key, type));
+      if (pair.size() != 2) return invalid_argument("tokenizer.json: " + type + "'s " + key + " is not [text, id]");
+      ASSIGN_OR_RETURN(const int64_t id, pair[1].to_integer(type));
+      if (id < 0 || id > kMaxTokenId)
+        return invalid_argument("tokenizer.json: a token id in " + type + " is out of range");
+      (key[0] == 'c' ? pipe.prefix_ids : pipe.suffix_ids).push_back(static_cast<int32_t>(id));
+    }
+    return ok_status();
+  }
+  return unknown_part("post-processor", type);
+}
+
+// ---- decoder
+// ---------------------------------------------------------------------------------------------------------
+
+void replace_in(std::string& text, std::string_view from, std::string_view to) {
+  std::string out;
+  size_t position = 0;
+  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, position)) {
+    out.append(text, position, at - position);
+    out.append(to);
+    position = at + from.size();
+  }
+  out.append(text, position, text.size() - position);
+  text = std::move(out);
+}
+
+struct DecoderState {
+  bool is_fused = false;
+  bool is_byte_level = false;
+  std::vector<bool> is_byte;  // the piece is a raw byte already
+};
+
+// Works on pipe.pieces, which hold every token's spelling at first.
+Status apply_decoder(const JsonValue& value, TokenizerPipeline& pipe, DecoderState& state) {
+  ASSIGN_OR_RETURN(const std::string type, value.get_string("type", "decoder"));
+  if (type == "Sequence") {
+    ASSIGN_OR_RETURN(const std::vector<JsonValue> parts, value.get_array("decoders", "decoder"));
+    for (const JsonValue& part : parts) RETURN_IF_ERROR(apply_decoder(part, pipe, state));
+    return ok_status();
+  }
+  if (type == "ByteLevel") {
+    state.is_byte_level = true;
+    return ok_status();
+  }
+  if (type == "Fuse") {
+    state.is_fused = true;
+    return ok_status();
+  }
+  if (type == "Replace") {
+    ASSIGN_OR_RETURN(const JsonValue pattern, value.get("pattern", "Replace decoder"));
+    std::string literal;
+    std::shared_ptr<const SplitRegex> regex;
+    RETURN_IF_ERROR(read_pattern(pattern, "Replace decoder", literal, regex));
+    if (regex != nullptr) return unknown_part("decoder", "Replace with a Regex");
+    ASSIGN_OR_RETURN(const std::string content, value.get_string("content", "Replace decoder"));
+    for (size_t id = 0; id < pipe.pieces.size(); ++id) {
+      if (!state.is_byte[id]) replace_in(pipe.pieces[id], literal, content);
+    }
+    return ok_status();
+  }
+  if (type == "ByteFallback") {
+    for (size_t id = 0; id < pipe.pieces.size(); ++id) {
+      const int byte = parse_byte_token(pipe.pieces[id]);
+      if (byte < 0) continue;
+      pipe.pieces[id] = std::string(1, static_cast<char>(byte));
+      state.is_byte[id] = true;
+    }
+    return ok_status();
+  }
+  if (type == "Metaspace") {
+    std::string replacement(kMetaspace);
+    if (value.has("replacement")) {
+      ASSIGN_OR_RETURN(replacement, value.get_string("replacement", "Metaspace"));
+    }
+    if (replacement.empty()) return invalid_argument("tokenizer.json: Metaspace has an empty replacement");
+    ASSIGN_OR_RETURN(const auto scheme, read_prepend_scheme(value));
+    for (std::string& piece : pipe.pieces) replace_in(piece, replacement, " ");
+    if (scheme != PreTokenizerStep::PrependScheme::kNever) pipe.num_spaces_stripped_at_start = 1;
+    return ok_status();
+  }
+  if (type == "Strip") {
+    ASSIGN_OR_RETURN(const std::string content, value.get_string("content", "Strip decoder"));
+    ASSIGN_OR_RETURN(const int64_t start, value.get_integer("start", "Strip decoder"));
+    ASSIGN_OR_RETURN(const int64_t stop, value.get_integer("stop", "Strip decoder"));
+    if (content != " " || stop != 0 || start < 0 || start > 1000 || !state.is_fused) {
+      return unknown_part("decoder", "Strip, other than of spaces at the start of fused text");
+    }
+    pipe.num_spaces_stripped_at_start = static_cast<size_t>(start);
+    return ok_status();
+  }
+  if (type == "WordPiece") {
+    ASSIGN_OR_RETURN(pipe.continuation_prefix, value.get_string("prefix", "WordPiece decoder"));
+    ASSIGN_OR_RETURN(pipe.cleans_up_spaces, value.get_bool_or("cleanup", true, "WordPiece decoder"));
+    pipe.piece_separator = " ";
+    return ok_status();
+  }
+  return unknown_part("decoder", type);
+}
+
+Status read_decoder(const JsonValue& root, JsonTokenizer& out) {
+  TokenizerPipeline& pipe = out.pipe;
+  pipe.pieces = out.vocabulary_texts;
+  for (const AddedToken& token : pipe.added_tokens) {
+    if (pipe.pieces.size() <= static_cast<size_t>(token.id)) pipe.pieces.resize(static_cast<size_t>(token.id) + 1);
+    pipe.pieces[static_cast<size_t>(token.id)] = token.content;
+  }
+  DecoderState state;
+  state.is_byte.resize(pipe.pieces.size());
+  if (root.has("decoder")) {
+    ASSIGN_OR_RETURN(const JsonValue decoder, root.get("decoder", "file"));
+    RETURN_IF_ERROR(apply_decoder(decoder, pipe, state));
+  } else if (out.is_byte_level) {
+    state.is_byte_level = true;
+  } else {
+    pipe.piece_separator = " ";
+  }
+  pipe.is_special.resize(pipe.pieces.size());
+  std::vector<bool> is_added(pipe.pieces.size());
+  for (const AddedToken& token : pipe.added_tokens) {
+    is_added[static_cast<size_t>(token.id)] = true;
+    if (token.is_special) pipe.is_special[static_cast<size_t>(token.id)] = true;
+  }
+  if (!state.is_byte_level) return ok_status();
+  const ByteAlphabet alphabet;
+  std::string bytes;
+  for (size_t id = 0; id < pipe.pieces.size(); ++id) {
+    if (!is_added[id] && alphabet.decode(pipe.pieces[id], bytes)) pipe.pieces[id] = bytes;
+  }
+  return ok_status();
+}
+
+// ---- tokenizer_config.json
+// -------------------------------------------------------------------------------------------
+
+// A token is a text or {"content": text}; anything else, and a text without an id, is no token.
+int32_t find_config_token(const JsonValue& config, const char* key, const JsonTokenizer& out) {
+  Result<JsonValue> value = config.get(key, "tokenizer_config.json");
+  if (!value.is_ok()) return -1;
+  if (value.value().is_string()) return find_spelled(out, value.value().as_string());
+  Result<std::string> content = value.value().get_string("content", key);
+  return content.is_ok() ? find_spelled(out, content.value()) : -1;
+}
+
+Status read_config(std::string_view text, JsonTokenizer& out) {
+  TokenizerPipeline& pipe = out.pipe;
+  if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) {
+    if (!pipe.prefix_ids.empty()) pipe.bos_id = pipe.prefix_ids.front();
+    if (!pipe.suffix_ids.empty()) pipe.eos_id = pipe.suffix_ids.back();
+    return ok_status();
+  }
+  ASSIGN_OR_RETURN(const JsonDocument document, JsonDocument::parse(text, "tokenizer_config.json"));
+  const JsonValue config = document.root();
+  pipe.bos_id = find_config_token(config, "bos_token", out);
+  pipe.eos_id = find_config_token(config, "eos_token", out);
+  pipe.padding_id = find_config_token(config, "pad_token", out);
+  if (pipe.unknown_id < 0) pipe.unknown_id = find_config_token(config, "unk_token", out);
+  // The flags are obeyed where they are given; Llama's and Gemma's classes rebuild the post-processor from them.
+  Result<std::string> class_name = config.get_string("tokenizer_class", "tokenizer_config.json");
+  const bool rebuilds = class_name.is_ok() && (class_name.value().find("Llama") != std::string::npos ||
+                                               class_name.value().find("Gemma") != std::string::npos);
+  const auto apply_flag = [&](const char* key, int32_t id, std::vector<int32_t>& ids) {
+    Result<JsonValue> flag = config.get(key, "tokenizer_config.json");
+    if (!flag.is_ok() || !flag.value().is_bool()) return;
+    if (flag.value().as_bool()) {
+      if (ids.empty() && id >= 0) ids = {id};
+    } else if (rebuilds && ids == std::vector<int32_t>{id}) {
+      ids.clear();
+    }
+  };
+  apply_flag("add_bos_token", pipe.bos_id, pipe.prefix_ids);
+  apply_flag("add_eos_token", pipe.eos_id, pipe.suffix_ids);
+  return ok_status();
+}
+
+}  // namespace
+
+Result<TokenizerPipeline> make_pipeline_from_json(std::string_view tokenizer_json,
+                                                  std::string_view tokenizer_config_json) {
+  ASSIGN_OR_RETURN(const JsonDocument document, JsonDocument::parse(tokenizer_json, "tokenizer.json"));
+  const JsonValue root = document.root();
+  JsonTokenizer out;
+  ASSIGN_OR_RETURN(const JsonValue model, root.get("model", "file"));
+  std::string type;
+  if (model.has("type")) {
+    ASSIGN_OR_RETURN(type, model.get_string("type", "model"));
+  } else {  // files of before the key existed
+    type = model.has("merges") ? "BPE" : model.has("unk_id") ? "Unigram" : "WordPiece";
+  }
+  if (type != "BPE" && type != "Unigram" && type != "WordPiece") return unknown_part("model", type);
+  RETURN_IF_ERROR(type == "Unigram" ? read_unigram_vocabulary(model, out) : read_vocabulary_object(model, out));
+  if (out.vocabulary_texts.empty()) return invalid_argument("tokenizer.json: the model's vocab is empty");
+  RETURN_IF_ERROR(read_added_tokens(root, out));
+  RETURN_IF_ERROR(read_normalizer(root.get_or_null("normalizer"), out));
+  RETURN_IF_ERROR(read_pre_tokenizer(root.get_or_null("pre_tokenizer"), out));
+  if (out.is_byte_level && type != "BPE") return unknown_part("model with ByteLevel", type);
+  RETURN_IF_ERROR(make_vocabulary(out));
+  RETURN_IF_ERROR(type == "BPE"       ? make_bpe(model, out)
+                  : type == "Unigram" ? make_unigram(model, out)
+                                      : make_wordpiece(model, out));
+  RETURN_IF_ERROR(read_post_processor(root.get_or_null("post_processor"), out.pipe));
+  RETURN_IF_ERROR(read_decoder(root, out));
+  RETURN_IF_ERROR(read_config(tokenizer_config_json, out));
+  out.pipe.normalizer = Normalizer(std::move(out.normalizer_steps));
+  out.pipe.pre_tokenizer = PreTokenizer(std::move(out.pre_tokenizer_steps));
+  collect_end_of_turn_ids({out.pipe.eos_id}, out.pipe);
+  return std::move(out.pipe);
+}
+
 }  // namespace quire

@@ -8,6 +8,8 @@
 
 namespace quire {
 
+namespace {
+
 bool is_end_of_turn_text(std::string_view text) {
   static constexpr std::string_view kTexts[] = {"<|eot_id|>",
                                                 "<|im_end|>",
@@ -30,6 +32,26 @@ bool is_end_of_turn_text(std::string_view text) {
                                                 "<|endofturn|>",
                                                 "</s>"};
   return std::find(std::begin(kTexts), std::end(kTexts), text) != std::end(kTexts);
+}
+
+}  // namespace
+
+void collect_end_of_turn_ids(std::vector<int32_t> named_ids, TokenizerPipeline& pipe) {
+  const bool has_return = std::any_of(pipe.added_tokens.begin(), pipe.added_tokens.end(),
+                                      [](const AddedToken& token) { return token.content == "<|return|>"; });
+  std::vector<int32_t> ends;
+  for (const int32_t id : named_ids) {
+    if (id >= 0) ends.push_back(id);
+  }
+  for (const AddedToken& token : pipe.added_tokens) {
+    if (!token.is_special || !is_end_of_turn_text(token.content)) continue;
+    // Where a vocabulary closes turns with <|return|>, <|end|> closes a message inside a turn.
+    if (has_return && token.content == "<|end|>") continue;
+    ends.push_back(token.id);
+  }
+  std::sort(ends.begin(), ends.end());
+  ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
+  pipe.end_of_turn_ids = std::move(ends);
 }
 
 ByteAlphabet::ByteAlphabet() {

@@ -52,8 +52,9 @@ Result<TokenizerPipeline> make_pipeline(const TokenizerData& data);
 Result<TokenizerPipeline> make_pipeline_from_json(std::string_view tokenizer_json,
                                                   std::string_view tokenizer_config_json);
 
-// Whether a control token of this text is one with which chat models end their turn.
-bool is_end_of_turn_text(std::string_view text);
+// Fills end_of_turn_ids: the given ids (-1: none), and control tokens whose text is one with which chat models end
+// their turn.
+void collect_end_of_turn_ids(std::vector<int32_t> named_ids, TokenizerPipeline& pipe);
 
 // GPT-2's printable alphabet for bytes: the text of a byte-level token → its bytes.
 class ByteAlphabet {
