@@ -38,24 +38,24 @@ enum class LogprobMode : uint8_t {
 // Names and meanings are those of the API fields. Order of the sampler: repetition, then frequency and presence
 // penalties, logit bias, masks (banned, allowed, min_tokens, constraint), temperature, min_p, top_k, typical_p, top_p.
 struct SamplingParams {
-  int n = 1;                        // choices; they share the prompt's pages
-  float temperature = 1.0f;         // under 1e-5: greedy
-  int top_k = 0;                    // <= 0 or more than the vocabulary: no filter
-  float top_p = 1.0f;               // 0: the best token alone
-  float min_p = 0.0f;               // keeps tokens with p >= min_p * (p of the best)
-  float typical_p = 1.0f;           // keeps the most typical tokens up to this mass; 1: no filter
-  float repetition_penalty = 1.0f;  // over prompt and output: positive logits are divided, negative ones multiplied
-  float presence_penalty = 0.0f;    // over the output
-  float frequency_penalty = 0.0f;   // over the output, times the count
-  std::optional<uint64_t> seed;     // none: differs from run to run
-  std::vector<std::pair<int32_t, float>> logit_bias;
-  std::vector<int32_t> allowed_token_ids;  // empty: all
-  std::vector<int32_t> banned_token_ids;
+  int n = 1;                          // choices; they share the prompt's pages
+  float temperature = 1.0f;           // under 1e-5: greedy
+  int top_k = 0;                      // <= 0 or more than the vocabulary: no filter
+  float top_p = 1.0f;                 // 0: the best token alone
+  float min_p = 0.0f;                 // keeps tokens with p >= min_p * (p of the best)
+  float typical_p = 1.0f;             // keeps the most typical tokens up to this mass; 1: no filter
+  float repetition_penalty = 1.0f;    // over prompt and output: positive logits are divided, negative ones multiplied
+  float presence_penalty = 0.0f;      // over the output
+  float frequency_penalty = 0.0f;     // over the output, times the count
+  std::optional<uint64_t> seed = {};  // none: differs from run to run
+  std::vector<std::pair<int32_t, float>> logit_bias = {};
+  std::vector<int32_t> allowed_token_ids = {};  // empty: all
+  std::vector<int32_t> banned_token_ids = {};
 
   int64_t max_tokens = 16;
   int64_t min_tokens = 0;   // stop tokens are suppressed before
   bool ignore_eos = false;  // the model's own stop tokens do not stop; stop_token_ids still do
-  std::vector<int32_t> stop_token_ids;
+  std::vector<int32_t> stop_token_ids = {};
 
   int num_logprobs = -1;         // -1: none; 0: of the chosen token; K: and of the K best
   int num_prompt_logprobs = -1;  // likewise, of the prompt's tokens

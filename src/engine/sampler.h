@@ -30,8 +30,8 @@ struct SampleCall {
   const SamplingState& state;
   uint64_t seed = 0;
   int choice_index = 0;
-  int64_t output_index = 0;                       // how many tokens this choice has sampled before
-  std::span<const int32_t> suppressed_token_ids;  // stop tokens, while min_tokens has not been reached
+  int64_t output_index = 0;                            // how many tokens this choice has sampled before
+  std::span<const int32_t> suppressed_token_ids = {};  // stop tokens, while min_tokens has not been reached
 };
 
 struct Sample {
