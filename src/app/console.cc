@@ -1,0 +1,54 @@
+#include "app/console.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+namespace quire::app {
+
+Console::Console(LogLevel level) : level_(level), is_terminal_(isatty(STDERR_FILENO) == 1) {}
+
+void Console::print_line(const std::string& line) {
+  end_progress();
+  std::fprintf(stderr, "%s\n", line.c_str());
+}
+
+void Console::info(const std::string& message) {
+  if (level_ <= LogLevel::kInfo) print_line(message);
+}
+
+void Console::warn(const std::string& message) {
+  if (level_ <= LogLevel::kWarning) print_line("warning: " + message);
+}
+
+void Console::error(const std::string& message) {
+  print_line("error: " + message);
+}
+
+void Console::progress(const std::string& what, int64_t num_bytes_done, int64_t num_bytes_total) {
+  if (level_ > LogLevel::kInfo || !is_terminal_ || num_bytes_total <= 0) return;
+  const auto now = std::chrono::steady_clock::now();
+  if (num_bytes_done < num_bytes_total && now - last_progress_ < std::chrono::milliseconds(100)) return;
+  last_progress_ = now;
+  constexpr double kMegabyte = 1e6;
+  fmt::print(stderr, "\r{}: {:3.0f} %, {:.0f} of {:.0f} MB\x1b[K", what,
+             100.0 * static_cast<double>(num_bytes_done) / static_cast<double>(num_bytes_total),
+             static_cast<double>(num_bytes_done) / kMegabyte, static_cast<double>(num_bytes_total) / kMegabyte);
+  std::fflush(stderr);
+  has_open_line_ = true;
+}
+
+void Console::end_progress() {
+  if (!has_open_line_) return;
+  std::fputs("\r\x1b[K", stderr);
+  has_open_line_ = false;
+}
+
+LogLevel parse_log_level(const std::string& name) {
+  if (name == "error") return LogLevel::kError;
+  if (name == "warning") return LogLevel::kWarning;
+  return LogLevel::kInfo;
+}
+
+}  // namespace quire::app

@@ -1,0 +1,42 @@
+// What commands tell people, on stderr: messages by level, and a progress line that rewrites itself on a terminal.
+// Results go to stdout and are not the business of this file. Used on the main thread.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace quire::app {
+
+enum class LogLevel : uint8_t { kInfo, kWarning, kError };
+
+class Console {
+ public:
+  explicit Console(LogLevel level);
+  ~Console() { end_progress(); }
+  Console(const Console&) = delete;
+  Console& operator=(const Console&) = delete;
+
+  void info(const std::string& message);
+  void warn(const std::string& message);
+  void error(const std::string& message);
+
+  // "loading: 45 of 98 MB". On a terminal the line is rewritten at most ten times a second; elsewhere only its end is
+  // told.
+  void progress(const std::string& what, int64_t num_bytes_done, int64_t num_bytes_total);
+  void end_progress();
+
+  bool is_terminal() const { return is_terminal_; }
+
+ private:
+  void print_line(const std::string& line);
+
+  LogLevel level_;
+  bool is_terminal_;
+  bool has_open_line_ = false;
+  std::chrono::steady_clock::time_point last_progress_{};
+};
+
+LogLevel parse_log_level(const std::string& name);
+
+}  // namespace quire::app

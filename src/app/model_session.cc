@@ -1,0 +1,156 @@
+#include "app/model_session.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <fstream>
+#include <sstream>
+
+#include "app/model_path.h"
+#include "app/tokenizer_metadata.h"
+#include "engine/memory_plan.h"
+#include "models/load_model.h"
+#include "ops/backends.h"
+
+namespace quire::app {
+
+namespace json = boost::json;
+
+namespace {
+
+BackendOptions backend_options(const EngineFlags& flags) {
+  BackendOptions options;
+  const bool wants_cuda = flags.backend == "cuda" || flags.device.rfind("cuda", 0) == 0;
+  if (flags.backend == "reference") {
+    options.kind = BackendKind::kReference;
+  } else if (wants_cuda) {
+    options.kind = BackendKind::kCuda;
+    if (const size_t colon = flags.device.find(':'); colon != std::string::npos) {
+      options.device_index = std::stoi(flags.device.substr(colon + 1));
+    }
+  }
+  options.num_threads = flags.num_threads;
+  options.compute = flags.compute == "f32" ? Compute::kF32 : Compute::kAuto;
+  for (const std::string& forced : flags.kernels) {
+    const size_t equals = forced.find('=');
+    options.forced_kernels[forced.substr(0, equals)] = forced.substr(equals + 1);
+  }
+  return options;
+}
+
+EngineOptions engine_options(const EngineFlags& flags, const Tokenizer& tokenizer) {
+  EngineOptions options;
+  if (flags.max_num_seqs > 0) options.max_num_seqs = flags.max_num_seqs;
+  if (flags.max_num_batched_tokens > 0) options.max_num_batched_tokens = flags.max_num_batched_tokens;
+  options.max_model_len = flags.max_model_len;
+  options.page_size = flags.page_size;
+  options.kv_cache_memory_bytes = flags.kv_cache_memory_bytes;
+  options.memory_utilization = flags.memory_utilization;
+  if (flags.kv_cache_dtype == "f32") options.kv_dtype = DType::kF32;
+  if (flags.kv_cache_dtype == "f16") options.kv_dtype = DType::kF16;
+  if (flags.kv_cache_dtype == "bf16") options.kv_dtype = DType::kBF16;
+  options.compute = flags.compute == "f32" ? Compute::kF32 : Compute::kAuto;
+  options.has_prefix_cache = !flags.is_prefix_cache_off;
+  options.eos_token_ids = tokenizer.end_of_turn_ids();
+  return options;
+}
+
+Result<std::string> read_text_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file) return not_found("cannot read " + path);
+  return std::move(text).str();
+}
+
+// "chat_template" of tokenizer_config.json: a string, or a list of named ones of which "default" is taken.
+Result<std::optional<std::string>> template_of_tokenizer_config(const std::string& text) {
+  boost::system::error_code error;
+  const json::value config = json::parse(text, error);
+  if (error || !config.is_object()) return invalid_argument("tokenizer_config.json is not a JSON object");
+  const json::value* found = config.get_object().if_contains("chat_template");
+  if (found == nullptr || found->is_null()) return std::optional<std::string>();
+  if (found->is_string()) return std::optional<std::string>(std::string(found->get_string()));
+  if (found->is_array()) {
+    for (const json::value& named : found->get_array()) {
+      if (!named.is_object()) continue;
+      const json::value* name = named.get_object().if_contains("name");
+      const json::value* source = named.get_object().if_contains("template");
+      if (name != nullptr && source != nullptr && name->is_string() && source->is_string() &&
+          name->get_string() == "default") {
+        return std::optional<std::string>(std::string(source->get_string()));
+      }
+    }
+  }
+  return invalid_argument(
+      "chat_template in tokenizer_config.json is neither a string nor a list with one named 'default'");
+}
+
+}  // namespace
+
+Result<std::optional<std::string>> find_chat_template(const Checkpoint& checkpoint) {
+  if (checkpoint.kind == CheckpointKind::kGguf) {
+    ASSIGN_OR_RETURN(const auto source, checkpoint.gguf->find_string("tokenizer.chat_template"));
+    return source.has_value() ? std::optional<std::string>(std::string(*source)) : std::nullopt;
+  }
+  if (checkpoint.chat_template_jinja.has_value()) return checkpoint.chat_template_jinja;
+  if (checkpoint.tokenizer_config_json.has_value())
+    return template_of_tokenizer_config(*checkpoint.tokenizer_config_json);
+  return std::optional<std::string>();
+}
+
+Result<std::unique_ptr<Tokenizer>> open_tokenizer(const Checkpoint& checkpoint) {
+  if (checkpoint.kind == CheckpointKind::kGguf) {
+    ASSIGN_OR_RETURN(const TokenizerData data, read_tokenizer_data(*checkpoint.gguf));
+    return Tokenizer::create(data);
+  }
+  if (!checkpoint.tokenizer_json.has_value()) {
+    return not_found(checkpoint.path + " has no tokenizer.json: put the model's tokenizer.json into the folder");
+  }
+  return Tokenizer::create_from_json(*checkpoint.tokenizer_json, checkpoint.tokenizer_config_json.value_or(""));
+}
+
+Result<std::unique_ptr<TextFrontend>> open_text_frontend(const Checkpoint& checkpoint,
+                                                         const std::string& chat_template_file) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, open_tokenizer(checkpoint));
+  std::optional<std::string> chat_template;
+  if (!chat_template_file.empty()) {
+    ASSIGN_OR_RETURN(chat_template, read_text_file(chat_template_file));
+  } else {
+    ASSIGN_OR_RETURN(chat_template, find_chat_template(checkpoint));
+  }
+  return TextFrontend::create(std::move(tokenizer), chat_template);
+}
+
+Result<ModelSession> open_model_session(const EngineFlags& flags, Console& console) {
+  const auto begin = std::chrono::steady_clock::now();
+  ASSIGN_OR_RETURN(const std::filesystem::path path, resolve_model(flags.model, read_environment().cache_folder));
+  ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_checkpoint(path.string()));
+
+  ModelSession session;
+  ASSIGN_OR_RETURN(session.text, open_text_frontend(checkpoint, flags.chat_template_file));
+  ASSIGN_OR_RETURN(session.ops, create_ops(backend_options(flags)));
+
+  const std::string name = path.filename().string();
+  LoadModelOptions load_options;
+  load_options.max_context = flags.max_model_len;
+  load_options.progress = [&](const LoadProgress& progress) {
+    console.progress("loading " + name, progress.num_bytes_done, progress.num_bytes_total);
+  };
+  load_options.warn = [&](const std::string& message) { console.warn(message); };
+  ASSIGN_OR_RETURN(session.model, load_model(checkpoint, *session.ops, load_options));
+  ASSIGN_OR_RETURN(session.engine,
+                   Engine::create(*session.ops, *session.model, engine_options(flags, session.text->tokenizer())));
+  session.load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+
+  const MemoryPlan& plan = session.engine->memory_plan();
+  console.info(fmt::format("{}: {}, weights {}, on {}, ready in {:.2f} s", name, session.model->config().architecture,
+                           format_bytes(session.model->weight_bytes()), session.ops->description(),
+                           session.load_seconds));
+  console.info(fmt::format("KV memory: {} pages of {} tokens, {} ({} per token), up to {} tokens a sequence",
+                           plan.num_pages, plan.page_size, format_bytes(plan.kv_bytes),
+                           format_bytes(plan.kv_bytes_per_token), plan.max_model_len));
+  return session;
+}
+
+}  // namespace quire::app

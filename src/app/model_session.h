@@ -1,0 +1,39 @@
+// Everything that a command needs to run a model: opened, loaded and ready. Made from the engine flags; the parts are
+// destroyed in the right order. Used by generate, chat and bench on the main thread.
+#pragma once
+
+#include <memory>
+
+#include "app/console.h"
+#include "app/options.h"
+#include "base/status.h"
+#include "engine/engine.h"
+#include "models/model.h"
+#include "ops/ops.h"
+#include "server/text_frontend.h"
+#include "weights/checkpoint.h"
+
+namespace quire::app {
+
+struct ModelSession {
+  std::unique_ptr<Ops> ops;
+  std::unique_ptr<Model> model;
+  std::unique_ptr<TextFrontend> text;
+  std::unique_ptr<Engine> engine;  // last: it refers to ops and model
+  double load_seconds = 0.0;
+};
+
+// Opens, loads and plans memory, telling the console what is loaded, where, how large and how fast.
+Result<ModelSession> open_model_session(const EngineFlags& flags, Console& console);
+
+// The tokenizer alone. A vocabulary-only GGUF will do.
+Result<std::unique_ptr<Tokenizer>> open_tokenizer(const Checkpoint& checkpoint);
+
+// `chat_template_file` may be empty: the model's own template.
+Result<std::unique_ptr<TextFrontend>> open_text_frontend(const Checkpoint& checkpoint,
+                                                         const std::string& chat_template_file);
+
+// The chat template that the checkpoint carries, if any.
+Result<std::optional<std::string>> find_chat_template(const Checkpoint& checkpoint);
+
+}  // namespace quire::app

@@ -1,0 +1,43 @@
+// `quire models`: what lies in the cache folder, by the names that MODEL may be.
+#include <fmt/format.h>
+
+#include <boost/json.hpp>
+
+#include "app/command.h"
+#include "app/model_path.h"
+#include "app/options.h"
+#include "engine/memory_plan.h"
+
+namespace quire::app {
+
+namespace {
+
+Status run(bool is_json) {
+  const Environment environment = read_environment();
+  const std::vector<CachedModel> models = list_cached_models(environment.cache_folder);
+  for (const CachedModel& model : models) {
+    if (is_json) {
+      fmt::print("{}\n", boost::json::serialize(boost::json::object{
+                             {"name", model.name}, {"path", model.path.string()}, {"bytes", model.num_bytes}}));
+    } else {
+      fmt::print("{:<40} {:>12}  {}\n", model.name, format_bytes(model.num_bytes), model.path.string());
+    }
+  }
+  if (models.empty()) {
+    fmt::print(stderr,
+               "No models in {}. `make model` fetches the default one; GGUF files and Hugging Face folders put there "
+               "are found.\n",
+               environment.cache_folder.string());
+  }
+  return ok_status();
+}
+
+}  // namespace
+
+std::function<Status()> declare_models(CLI::App& parser) {
+  auto is_json = std::make_shared<bool>(false);
+  parser.add_flag("--json", *is_json, "One JSON object a line");
+  return [is_json] { return run(*is_json); };
+}
+
+}  // namespace quire::app

@@ -1,0 +1,67 @@
+// The text side of one model: turns prompts and conversations into token ids, and token ids of an answer into text. The
+// engine speaks ids only; this is what stands between it and people. Immutable after creation, for any number of
+// threads.
+#pragma once
+
+#include <boost/json.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "text/chat_template.h"
+#include "text/detokenizer.h"
+#include "text/stop_strings.h"
+#include "text/tokenizer.h"
+
+namespace quire {
+
+class TextFrontend {
+ public:
+  // `chat_template` is Jinja source; none: conversations are refused, plain prompts work.
+  static Result<std::unique_ptr<TextFrontend>> create(std::unique_ptr<Tokenizer> tokenizer,
+                                                      const std::optional<std::string>& chat_template);
+
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
+  bool has_chat_template() const { return template_ != nullptr; }
+
+  // A raw prompt: special tokens in it are recognised, BOS is put in front where the model asks for it.
+  Result<std::vector<int32_t>> encode_text(std::string_view text) const;
+
+  // A conversation: {"messages": [...], "tools": [...], ...}; further keys of `chat_template_kwargs` are template
+  // variables. Text of messages and tools cannot become special tokens. BOS stands in front exactly once.
+  Result<std::vector<int32_t>> encode_chat(const boost::json::object& conversation) const;
+
+  // The rendered text alone.
+  Result<RenderedPrompt> render_chat(const boost::json::object& conversation) const;
+
+ private:
+  TextFrontend() = default;
+
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<ChatTemplate> template_;
+};
+
+// Seconds since 1970 of the local wall clock: what templates that write today's date ask for.
+int64_t local_now_seconds();
+
+// The text of one choice as it grows. One thread at a time.
+class ChoiceText {
+ public:
+  static Result<ChoiceText> create(const Tokenizer& tokenizer, const std::vector<std::string>& stop_strings);
+
+  // Appends what is now certain to `out`. True: a stop string is complete, and what follows will be dropped.
+  bool add(int32_t token_id, std::string& out);
+  // The answer has ended: gives what was held back.
+  void finish(std::string& out);
+
+ private:
+  ChoiceText(Detokenizer detokenizer, StopStringMatcher matcher)
+      : detokenizer_(std::move(detokenizer)), matcher_(std::move(matcher)) {}
+
+  Detokenizer detokenizer_;
+  StopStringMatcher matcher_;
+};
+
+}  // namespace quire

@@ -1,0 +1,263 @@
+#!/usr/bin/env python3
+"""Runs the quire program as a script would and checks what commands.md promises: exit codes, JSON shapes, clear errors.
+
+Usage: commands_test.py PATH/TO/quire. The default model is taken from $QUIRE_TEST_MODEL; without it the tests that need a
+model are skipped, visibly. Uses the standard library only.
+"""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+QUIRE = ""
+MODEL = os.environ.get("QUIRE_TEST_MODEL", "")
+GOLDENS = pathlib.Path(__file__).resolve().parent / "goldens"
+needs_model = unittest.skipUnless(MODEL, "QUIRE_TEST_MODEL names no model")
+
+
+def run(*arguments, stdin="", check_code=None):
+    result = subprocess.run([QUIRE, *map(str, arguments)], input=stdin.encode(), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                            timeout=600)
+    result.out = result.stdout.decode()
+    result.err = result.stderr.decode()
+    if check_code is not None and result.returncode != check_code:
+        raise AssertionError(f"{arguments} exited with {result.returncode}, not {check_code}:\n{result.err}\n{result.out[:2000]}")
+    return result
+
+
+def json_lines(text):
+    return [json.loads(line) for line in text.splitlines()]
+
+
+class UsageTest(unittest.TestCase):
+    def test_help_lists_every_command(self):
+        text = run("--help", check_code=0).out
+        for command in ("generate", "chat", "tokenize", "render", "models", "inspect", "bench"):
+            self.assertIn(command, text)
+            self.assertIn("--", run(command, "--help", check_code=0).out)
+
+    def test_wrong_usage_exits_with_2_and_says_what_is_wrong(self):
+        for arguments, word in [
+            ([], "subcommand"),
+            (["no-such-command"], "no-such-command"),
+            (["generate"], "MODEL"),
+            (["generate", "m", "--no-such-flag"], "--no-such-flag"),
+            (["generate", "m", "--temperature", "hot"], "temperature"),
+            (["generate", "m", "--top-p", "1.5"], "top_p"),
+            (["generate", "m", "--page-size", "17"], "17"),
+            (["generate", "m", "--kv-cache-memory", "2 bananas"], "bananas"),
+            (["generate", "m", "--device", "cuda:x"], "cuda:x"),
+            (["generate", "m", "--logit-bias", "x:1"], "x"),
+            (["generate", "m", "--prompt", "a", "--prompts", __file__], "--prompts"),
+        ]:
+            result = run(*arguments, check_code=2)
+            self.assertIn(word, result.err, arguments)
+            self.assertEqual(result.out, "")
+
+    def test_missing_model_exits_with_1(self):
+        result = run("generate", "no/such/model.gguf", "--prompt", "a", check_code=1)
+        self.assertIn("no/such/model.gguf", result.err)
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertIn("config.json", run("inspect", folder, check_code=1).err)
+
+
+class BadModelFileTest(unittest.TestCase):
+    def check_refused(self, content, word):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "model.gguf"
+            path.write_bytes(content)
+            for command in (["generate", path, "--prompt", "a"], ["inspect", path], ["tokenize", path]):
+                result = run(*command, check_code=1)
+                self.assertIn(word, result.err)
+
+    def test_files_that_are_no_models(self):
+        self.check_refused(b"", "empty")
+        self.check_refused(b"<!DOCTYPE html><html>Not found</html>", "HTML")
+        self.check_refused(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "Git LFS")
+        self.check_refused(b"GGUF\x03\x00\x00\x00" + b"\xff" * 16, "GGUF")
+
+    @needs_model
+    def test_truncated_model(self):
+        with open(MODEL, "rb") as file:
+            self.check_refused(file.read(8 << 20), "")
+
+
+@needs_model
+class GenerateTest(unittest.TestCase):
+    def generate(self, *arguments, stdin="", check_code=0):
+        result = run("generate", MODEL, "--json", "--kv-cache-memory", "128MiB", *arguments, stdin=stdin, check_code=check_code)
+        lines = json_lines(result.out)
+        self.assertEqual(list(lines[-1]), ["summary"])
+        self.assertLessEqual({"prefill_tok_s", "decode_tok_s", "kv_pages_used_peak", "kv_pages_total", "load_s"},
+                             set(lines[-1]["summary"]))
+        return lines[:-1]
+
+    def test_one_prompt_by_every_way_in(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+            file.write("The capital of France is")
+            file.flush()
+            answers = [self.generate("--prompt", "The capital of France is", "--max-tokens", 5, "--temperature", 0),
+                       self.generate("--prompt-file", file.name, "--max-tokens", 5, "--temperature", 0),
+                       self.generate("--max-tokens", 5, "--temperature", 0, stdin="The capital of France is")]
+        self.assertEqual(answers[0], answers[1])
+        self.assertEqual(answers[0], answers[2])
+        line = answers[0][0]
+        self.assertEqual(line["index"], 0)
+        self.assertIsNone(line["prompt_logprobs"])
+        choice = line["choices"][0]
+        self.assertIn("Paris", choice["text"])
+        self.assertEqual(choice["finish_reason"], "length")
+        self.assertEqual(len(choice["token_ids"]), 5)
+        self.assertIsNone(choice["logprobs"])
+        self.assertEqual(line["usage"], {"prompt_tokens": len(line["prompt_token_ids"]), "completion_tokens": 5, "cached_tokens": 0})
+
+    def test_batch_keeps_order_and_a_bad_line_harms_no_other(self):
+        prompts = [{"prompt": "One two three", "max_tokens": 3},
+                   {"prompt_token_ids": [504, 3575], "max_tokens": 2},
+                   {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4},
+                   {"prompt": "a", "temperature": -1},
+                   {"prompt_token_ids": [10**9]},
+                   {"prompt": "x", "messages": []},
+                   {"prompt": "last", "max_tokens": 1, "n": 2, "seed": 1}]
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+            file.write("\n".join(map(json.dumps, prompts)) + "\nnot json\n")
+            file.flush()
+            lines = self.generate("--prompts", file.name, "--temperature", 0, check_code=1)
+        self.assertEqual([line["index"] for line in lines], list(range(8)))
+        for index in (0, 1, 2, 6):
+            self.assertEqual([len(c["token_ids"]) for c in lines[index]["choices"]], [prompts[index]["max_tokens"]] * prompts[index].get("n", 1))
+        for index in (3, 4, 5, 7):
+            self.assertIn("error", lines[index])
+        self.assertIn("temperature", lines[3]["error"])
+        self.assertEqual(lines[1]["prompt_token_ids"], [504, 3575])
+
+    def test_logprobs(self):
+        line = self.generate("--prompt", "The capital of France is", "--max-tokens", 3, "--temperature", 0, "--logprobs", 3,
+                             "--prompt-logprobs", 2)[0]
+        prompt = line["prompt_logprobs"]
+        self.assertIsNone(prompt[0])
+        self.assertEqual([entry["token_id"] for entry in prompt[1:]], line["prompt_token_ids"][1:])
+        for entry in line["choices"][0]["logprobs"]:
+            self.assertEqual(entry["rank"], 1)
+            self.assertEqual(len(entry["top"]), 3)
+            self.assertEqual(entry["top"][0], {"token_id": entry["token_id"], "logprob": entry["logprob"]})
+            self.assertLess(entry["logprob"], 0)
+
+    def test_stop_strings_and_seeds(self):
+        plain = self.generate("--prompt", "1, 2, 3, 4, 5, 6, 7,", "--max-tokens", 16, "--temperature", 0)[0]["choices"][0]
+        self.assertIn("10", plain["text"])
+        cut = self.generate("--prompt", "1, 2, 3, 4, 5, 6, 7,", "--max-tokens", 16, "--temperature", 0, "--stop", ", 1")[0]["choices"][0]
+        self.assertEqual(cut["finish_reason"], "stop")
+        self.assertEqual(cut["text"], plain["text"][: plain["text"].index(", 1")])
+        seeded = [self.generate("--prompt", "Once", "--max-tokens", 8, "--seed", 7, "--n", 2)[0]["choices"] for _ in range(2)]
+        self.assertEqual(seeded[0], seeded[1])
+        self.assertNotEqual(seeded[0][0]["token_ids"], seeded[0][1]["token_ids"])
+
+    def test_what_can_never_run_is_refused(self):
+        result = run("generate", MODEL, "--prompt", "word " * 200, "--max-model-len", 64, check_code=1)
+        self.assertIn("64", result.err)
+        result = run("generate", MODEL, "--prompt", "a", "--n", 1000000, check_code=1)
+        self.assertIn("n", result.err)
+        result = run("generate", MODEL, "--prompt", "", check_code=1)
+        self.assertIn("prompt", result.err)
+
+    def test_text_streams_to_stdout_and_figures_to_stderr(self):
+        result = run("generate", MODEL, "--chat", "--prompt", "Say hello.", "--max-tokens", 8, "--temperature", 0, check_code=0)
+        self.assertTrue(result.out.strip())
+        self.assertIn("tok/s", result.err)
+        self.assertIn("KV pages", result.err)
+
+    def test_an_answer_does_not_depend_on_its_neighbours_or_settings(self):
+        with open(GOLDENS / "smollm2_greedy.jsonl") as file:
+            goldens = [json.loads(line) for line in file][:7]
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+            for golden in goldens:
+                file.write(json.dumps({"prompt_token_ids": golden["prompt_token_ids"][:300]}) + "\n")
+            file.flush()
+            settings = [[], ["--max-num-seqs", 1], ["--max-num-batched-tokens", 32], ["--page-size", 32, "--threads", 1]]
+            answers = []
+            for extra in settings:
+                lines = self.generate("--prompts", file.name, "--temperature", 0, "--max-tokens", 12, "--logprobs", 2, "--ignore-eos", *extra)
+                answers.append([line["choices"] for line in lines])
+        for extra, other in zip(settings[1:], answers[1:]):
+            self.assertEqual(other, answers[0], extra)
+
+
+@needs_model
+class TextCommandsTest(unittest.TestCase):
+    def test_tokenize_and_back(self):
+        texts = ["Hello world", "", "a\u0000b", "\U0001f999 \u4e16\u754c\n\n  x", "<|im_start|>user"]
+        result = run("tokenize", MODEL, stdin="\n".join(map(json.dumps, texts)) + "\n", check_code=0)
+        ids = json_lines(result.out)
+        self.assertEqual(len(ids), len(texts))
+        back = run("tokenize", MODEL, "--detokenize", stdin=result.out, check_code=0)
+        self.assertEqual(json_lines(back.out), texts)
+
+    def test_a_wrong_line_gives_an_error_in_its_place(self):
+        result = run("tokenize", MODEL, stdin='"a"\n{"b": 1}\n"c"\n', check_code=1)
+        lines = json_lines(result.out)
+        self.assertIn("error", lines[1])
+        self.assertIsInstance(lines[2], list)
+
+    def test_render(self):
+        conversation = {"messages": [{"role": "system", "content": "S"}, {"role": "user", "content": "U"}], "add_generation_prompt": True}
+        result = run("render", MODEL, stdin=json.dumps(conversation) + "\n", check_code=0)
+        self.assertEqual(json_lines(result.out)[0],
+                         "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n")
+        with tempfile.NamedTemporaryFile("w", suffix=".jinja") as file:
+            file.write("{% for m in messages %}{{ m.content }}{% endfor %}{{ raise_exception('no') if bad }}")
+            file.flush()
+            result = run("render", file.name, stdin='{"messages": [{"content": "x"}]}\n{"messages": [], "bad": true}\n', check_code=1)
+        lines = json_lines(result.out)
+        self.assertEqual(lines[0], "x")
+        self.assertIn("no", lines[1]["error"])
+
+    def test_models_and_inspect(self):
+        description = json_lines(run("inspect", MODEL, "--json", check_code=0).out)[0]
+        self.assertEqual(description["config"]["layers"], 30)
+        self.assertEqual(description["memory"]["kv_bytes_per_token"], 2 * 30 * 3 * 64 * 2)
+        self.assertIn("architecture", run("inspect", MODEL, check_code=0).out)
+        run("models", "--json", check_code=0)
+
+    def test_bench(self):
+        result = run("bench", MODEL, "--prompt-lens", "32", "--gen-lens", 8, "--batch-sizes", "1,3", "--repeats", 2, "--json",
+                     "--kv-cache-memory", "64MiB", check_code=0)
+        for line, batch in zip(json_lines(result.out), (1, 3)):
+            self.assertEqual((line["batch"], line["prompt_len"], line["gen_len"]), (batch, 32, 8))
+            for figure in ("prefill_tok_s", "decode_tok_s"):
+                self.assertLessEqual(line[figure]["min"], line[figure]["median"])
+                self.assertGreater(line[figure]["min"], 0)
+            self.assertEqual(set(line["share_of_limit"]), {"prefill", "decode"})
+            self.assertLessEqual(line["kv_useful_share"], 1)
+
+
+@needs_model
+class ChatTest(unittest.TestCase):
+    def test_turns_commands_and_reuse_of_pages(self):
+        result = run("chat", MODEL, "--json", "--temperature", 0, "--max-tokens", 24,
+                     stdin="/system You are brief.\nName a color.\nName another one.\n/regen\n/nonsense\n/reset\nHi\n", check_code=0)
+        replies = json_lines(result.out)
+        self.assertEqual(len(replies), 4)
+        self.assertGreater(replies[1]["usage"]["cached_tokens"], 0)
+        self.assertEqual(replies[1]["content"], replies[2]["content"])
+        self.assertIn("/nonsense", result.err)
+
+    def test_interrupt_stops_an_answer_and_the_conversation_goes_on(self):
+        process = subprocess.Popen([QUIRE, "chat", MODEL, "--temperature", "0", "--max-tokens", "2000", "--ignore-eos"],
+                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process.stdin.write(b"Tell me a long story.\n")
+        process.stdin.flush()
+        process.stdout.read(20)  # the answer has begun
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(b"/reset\n", timeout=120)
+        self.assertEqual(process.returncode, 0, err)
+        self.assertLess(len(out), 4000)
+
+
+if __name__ == "__main__":
+    QUIRE = sys.argv.pop(1)
+    unittest.main(verbosity=2)
