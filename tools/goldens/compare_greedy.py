@@ -24,7 +24,8 @@ def run(command, golden, as_text):
         prompts.writelines(json.dumps({key: case[key]}) + "\n" for case in golden)
         prompts.flush()
         flags = ["--max-tokens", "64", "--temperature", "0", "--ignore-eos", "--logprobs", "1", "--json"]
-        done = subprocess.run([*shlex.split(command), "--prompts", prompts.name, *flags], stdout=subprocess.PIPE, text=True)
+        command = [*shlex.split(command), "--prompts", prompts.name, *flags]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if done.returncode:
         sys.exit(f"exit code {done.returncode}")
     results = [json.loads(line) for line in done.stdout.splitlines() if line]

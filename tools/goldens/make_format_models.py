@@ -15,8 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 import make_tiny_models
 
-FORMATS = ["f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl",
-           "iq4_xs"]
+FORMATS = "f32 f16 bf16 q4_0 q4_1 q5_0 q5_1 q8_0 q2_k q3_k q4_k q5_k q6_k iq4_nl iq4_xs".split()
 make_tiny_models.MODELS["llama-256"] = (
     {**make_tiny_models.LLAMA, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 1, "head_dim": 64},
     "bf16", 1, True)
