@@ -43,7 +43,7 @@ class UsageTest(unittest.TestCase):
     def test_wrong_usage_exits_with_2_and_says_what_is_wrong(self):
         for arguments, word in [
             ([], "subcommand"),
-            (["no-such-command"], "no-such-command"),
+            (["no-such-command"], "subcommand"),
             (["generate"], "MODEL"),
             (["generate", "m", "--no-such-flag"], "--no-such-flag"),
             (["generate", "m", "--temperature", "hot"], "temperature"),
@@ -76,7 +76,7 @@ class BadModelFileTest(unittest.TestCase):
 
     def test_files_that_are_no_models(self):
         self.check_refused(b"", "empty")
-        self.check_refused(b"<!DOCTYPE html><html>Not found</html>", "HTML")
+        self.check_refused(b"<!DOCTYPE html><html>Not found</html>", "web page")
         self.check_refused(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "Git LFS")
         self.check_refused(b"GGUF\x03\x00\x00\x00" + b"\xff" * 16, "GGUF")
 
