@@ -17,7 +17,7 @@ struct BackendOptions {
   int device_index = 0;
   int num_threads = 0;  // CPU; 0: from the affinity mask, the cgroup quota and the physical cores
   Compute compute = Compute::kAuto;
-  std::map<std::string, std::string> forced_kernels;  // op → row name
+  std::map<std::string, std::string> forced_kernels = {};  // op → row name
 };
 
 Result<std::unique_ptr<Ops>> create_ops(const BackendOptions& options);

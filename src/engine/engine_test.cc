@@ -1,0 +1,445 @@
+// The engine over a model whose every logit tells whether its history was read from the right pages.
+#include "engine/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <random>
+#include <set>
+
+#include "engine/testing/history_model.h"
+#include "ops/backends.h"
+
+namespace quire {
+namespace {
+
+using testing::HistoryModel;
+using testing::kHistoryVocab;
+using testing::kPoisonToken;
+using testing::RecordingSink;
+
+std::vector<int32_t> random_tokens(std::mt19937& random, int count) {
+  std::vector<int32_t> tokens;
+  for (int i = 0; i < count; ++i) tokens.push_back(static_cast<int32_t>(random() % 59));
+  return tokens;
+}
+
+SamplingParams greedy(int64_t max_tokens) {
+  return {.temperature = 0.0f, .max_tokens = max_tokens, .ignore_eos = true};
+}
+
+class EngineTest : public ::testing::Test {
+ protected:
+  EngineTest() : ops(create_ops({.kind = BackendKind::kReference}).value()) {}
+
+  EngineOptions options(int num_pages = 0, int page_size = 8) {
+    EngineOptions result;
+    result.max_num_seqs = 8;
+    result.max_num_batched_tokens = 32;
+    result.page_size = page_size;
+    result.compute = Compute::kF32;
+    // Pages of the history model: K and V of eight floats a token.
+    result.kv_cache_memory_bytes = int64_t{num_pages == 0 ? 1000 : num_pages} * page_size * 2 * 8 * 4;
+    return result;
+  }
+
+  std::unique_ptr<Engine> make(const EngineOptions& engine_options) {
+    auto engine = Engine::create(*ops, model, engine_options);
+    EXPECT_TRUE(engine.is_ok()) << engine.status().message();
+    return std::move(engine).value();
+  }
+
+  std::shared_ptr<RecordingSink> add(Engine& engine, std::vector<int32_t> tokens, const SamplingParams& sampling) {
+    auto sink = std::make_shared<RecordingSink>();
+    const auto id = engine.add_request(Request::from_tokens(std::move(tokens), sampling, sink));
+    EXPECT_TRUE(id.is_ok()) << id.status().message();
+    if (id.is_ok()) last_id = id.value();
+    return sink;
+  }
+
+  void run(Engine& engine) {
+    for (int i = 0; engine.has_work(); ++i) {
+      ASSERT_LT(i, 20000) << "no end in sight";
+      ASSERT_TRUE(engine.step().is_ok());
+    }
+    const EngineStats stats = engine.stats();
+    EXPECT_EQ(stats.num_pages_used, 0);
+    EXPECT_EQ(stats.num_running, 0);
+    EXPECT_EQ(stats.num_waiting, 0);
+  }
+
+  std::unique_ptr<Ops> ops;
+  HistoryModel model;
+  RequestId last_id = 0;
+  std::mt19937 random{11};
+};
+
+TEST_F(EngineTest, OneRequestGeneratesWhatTheModelSays) {
+  auto engine = make(options());
+  const std::vector<int32_t> prompt = random_tokens(random, 75);  // over the token budget, past the window
+  const auto sink = add(*engine, prompt, greedy(60));
+  run(*engine);
+  EXPECT_EQ(sink->choices[0].token_ids, model.expected_greedy(prompt, 60));
+  EXPECT_EQ(sink->choices[0].finish_reason, FinishReason::kLength);
+}
+
+// Many requests at once, more than there are seats, over few pages, so that some are preempted, with prompts that share
+// beginnings: each gets what it would get alone.
+TEST_F(EngineTest, NeighboursPreemptionAndPrefixesChangeNothing) {
+  for (const bool has_prefix_cache : {false, true}) {
+    for (const int page_size : {8, 16}) {
+      EngineOptions engine_options = options(page_size == 8 ? 70 : 50, page_size);
+      engine_options.has_prefix_cache = has_prefix_cache;
+      engine_options.max_model_len = 200;
+      auto engine = make(engine_options);
+      const std::vector<int32_t> stem = random_tokens(random, 100);
+      std::vector<std::pair<std::vector<int32_t>, std::shared_ptr<RecordingSink>>> requests;
+      for (int i = 0; i < 60; ++i) {
+        std::vector<int32_t> prompt(stem.begin(), stem.begin() + static_cast<int64_t>(random() % 100));
+        const std::vector<int32_t> rest = random_tokens(random, 1 + static_cast<int>(random() % 40));
+        prompt.insert(prompt.end(), rest.begin(), rest.end());
+        requests.emplace_back(prompt, add(*engine, prompt, greedy(1 + static_cast<int64_t>(random() % 50))));
+        if (i % 4 == 0) {
+          ASSERT_TRUE(engine->step().is_ok());
+        }
+      }
+      run(*engine);
+      for (const auto& [prompt, sink] : requests) {
+        const auto& choice = sink->choices[0];
+        EXPECT_EQ(choice.token_ids, model.expected_greedy(prompt, static_cast<int>(choice.token_ids.size())));
+        EXPECT_EQ(choice.finish_reason, FinishReason::kLength);
+      }
+      EXPECT_GT(engine->stats().num_preemptions, 0);
+      EXPECT_EQ(engine->stats().num_cached_tokens > 0, has_prefix_cache);
+      EXPECT_EQ(engine->stats().num_pages_cached > 0, has_prefix_cache);
+    }
+  }
+}
+
+TEST_F(EngineTest, ChoicesShareThePromptAndDiffer) {
+  for (const int prompt_length : {16, 21}) {  // at a page's end, and inside one: the last page is copied
+    auto engine = make(options());
+    const std::vector<int32_t> prompt = random_tokens(random, prompt_length);
+    SamplingParams sampling = {.n = 5, .seed = 42, .max_tokens = 30, .ignore_eos = true};
+    const auto sink = add(*engine, prompt, sampling);
+    run(*engine);
+    ASSERT_EQ(sink->choices.size(), 5u);
+    std::set<std::vector<int32_t>> different;
+    for (const auto& choice : sink->choices) {
+      EXPECT_EQ(choice.token_ids.size(), 30u);
+      different.insert(choice.token_ids);
+    }
+    EXPECT_EQ(different.size(), 5u);
+    // The pages of the prompt were held once.
+    EXPECT_LE(engine->stats().num_pages_used_peak, 2 * (prompt_length / 8 + 5 * 6));
+    // The same seed gives the same choices, whatever runs beside, and greedy choices are all what greedy is.
+    const auto again = add(*engine, prompt, sampling);
+    const auto all_greedy = [&] {
+      SamplingParams params = greedy(30);
+      params.n = 3;
+      return add(*engine, prompt, params);
+    }();
+    run(*engine);
+    for (size_t c = 0; c < 5; ++c) EXPECT_EQ(again->choices[c].token_ids, sink->choices[c].token_ids);
+    for (const auto& choice : all_greedy->choices) EXPECT_EQ(choice.token_ids, model.expected_greedy(prompt, 30));
+  }
+}
+
+TEST_F(EngineTest, SeedsHoldBesideAnyNeighbour) {
+  auto engine = make(options());
+  const std::vector<int32_t> prompt_a = random_tokens(random, 12);
+  const std::vector<int32_t> prompt_b = random_tokens(random, 17);
+  const SamplingParams seeded = {.temperature = 0.8f, .seed = 42, .max_tokens = 40, .ignore_eos = true};
+  SamplingParams unseeded = seeded;
+  unseeded.seed.reset();
+  std::set<std::vector<int32_t>> answers_a;
+  std::set<std::vector<int32_t>> answers_b;
+  for (int i = 0; i < 4; ++i) {
+    const auto a = add(*engine, prompt_a, seeded);
+    const auto b = add(*engine, prompt_b, unseeded);
+    run(*engine);
+    answers_a.insert(a->choices[0].token_ids);
+    answers_b.insert(b->choices[0].token_ids);
+  }
+  add(*engine, prompt_b, seeded);
+  const auto a = add(*engine, prompt_a, seeded);
+  run(*engine);
+  answers_a.insert(a->choices[0].token_ids);
+  auto other = make(options());
+  const auto elsewhere = add(*other, prompt_a, seeded);
+  run(*other);
+  answers_a.insert(elsewhere->choices[0].token_ids);
+  EXPECT_EQ(answers_a.size(), 1u);
+  EXPECT_EQ(answers_b.size(), 4u);
+}
+
+TEST_F(EngineTest, StopTokens) {
+  auto engine = make(options());
+  const std::vector<int32_t> prompt = random_tokens(random, 10);
+  const std::vector<int32_t> expected = model.expected_greedy(prompt, 200);
+  const int32_t stop = expected[20];
+  const auto first = std::find(expected.begin(), expected.end(), stop) - expected.begin();
+  SamplingParams sampling = greedy(200);
+  sampling.stop_token_ids = {stop};
+  const auto stopped = add(*engine, prompt, sampling);
+  // With ignore_eos the model's own stop token (3) does not stop; without it does. Force it by bias.
+  SamplingParams biased = greedy(10);
+  biased.logit_bias = {{3, 100.0f}};
+  const auto ignoring = add(*engine, prompt, biased);
+  biased.ignore_eos = false;
+  const auto ending = add(*engine, prompt, biased);
+  biased.min_tokens = 4;
+  const auto later = add(*engine, prompt, biased);
+  run(*engine);
+  EXPECT_EQ(stopped->choices[0].finish_reason, FinishReason::kStop);
+  EXPECT_EQ(stopped->choices[0].token_ids, (std::vector<int32_t>(expected.begin(), expected.begin() + first + 1)));
+  EXPECT_EQ(ignoring->choices[0].token_ids, std::vector<int32_t>(10, 3));
+  EXPECT_EQ(ignoring->choices[0].finish_reason, FinishReason::kLength);
+  EXPECT_EQ(ending->choices[0].token_ids, std::vector<int32_t>{3});
+  EXPECT_EQ(ending->choices[0].finish_reason, FinishReason::kStop);
+  EXPECT_EQ(later->choices[0].token_ids.size(), 5u);
+  EXPECT_EQ(std::count(later->choices[0].token_ids.begin(), later->choices[0].token_ids.end(), 3), 1);
+}
+
+TEST_F(EngineTest, TheTokenizersOwnStopTokensCount) {
+  EngineOptions engine_options = options();
+  engine_options.eos_token_ids = {5};
+  auto engine = make(engine_options);
+  SamplingParams sampling = {.temperature = 0.0f, .logit_bias = {{5, 100.0f}}, .max_tokens = 10};
+  const auto sink = add(*engine, {1, 2}, sampling);
+  run(*engine);
+  EXPECT_EQ(sink->choices[0].token_ids, std::vector<int32_t>{5});
+}
+
+TEST_F(EngineTest, PromptLogprobsOfEveryPosition) {
+  auto engine = make(options());
+  const std::vector<int32_t> prompt = random_tokens(random, 150);  // more rows than a step may have
+  for (const int64_t max_tokens : {0, 3}) {
+    SamplingParams sampling = greedy(max_tokens);
+    sampling.num_prompt_logprobs = 2;
+    sampling.num_logprobs = 1;
+    const auto sink = add(*engine, prompt, sampling);
+    const auto neighbour = add(*engine, random_tokens(random, 40), greedy(20));
+    run(*engine);
+    ASSERT_EQ(sink->prompt_logprobs.size(), prompt.size() - 1);
+    for (size_t i = 0; i + 1 < prompt.size(); ++i) {
+      const std::vector<float> row = model.logits(std::span(prompt).first(i + 1));
+      double total = 0.0;
+      for (const float logit : row) total += std::exp(static_cast<double>(logit));
+      const TokenLogprobs& got = sink->prompt_logprobs[i];
+      EXPECT_EQ(got.token_id, prompt[i + 1]);
+      ASSERT_NEAR(got.logprob, static_cast<double>(row[static_cast<size_t>(prompt[i + 1])]) - std::log(total), 1e-5);
+      EXPECT_EQ(got.top.size(), 2u);
+    }
+    EXPECT_EQ(sink->choices[0].token_ids, model.expected_greedy(prompt, static_cast<int>(max_tokens)));
+    EXPECT_EQ(sink->choices[0].logprobs.size(), static_cast<size_t>(max_tokens));
+    EXPECT_EQ(sink->choices[0].finish_reason, FinishReason::kLength);
+  }
+}
+
+TEST_F(EngineTest, NothingToGenerateIsAnEmptyAnswer) {
+  auto engine = make(options());
+  const auto sink = add(*engine, {1, 2, 3}, greedy(0));
+  run(*engine);
+  EXPECT_TRUE(sink->choices[0].token_ids.empty());
+  EXPECT_EQ(sink->choices[0].finish_reason, FinishReason::kLength);
+}
+
+TEST_F(EngineTest, TheEndOfTheContextEndsTheAnswer) {
+  EngineOptions engine_options = options();
+  engine_options.max_model_len = 50;
+  auto engine = make(engine_options);
+  const std::vector<int32_t> prompt = random_tokens(random, 40);
+  const auto sink = add(*engine, prompt, greedy(1000));
+  run(*engine);
+  EXPECT_EQ(sink->choices[0].token_ids, model.expected_greedy(prompt, 10));
+  EXPECT_EQ(sink->choices[0].finish_reason, FinishReason::kLength);
+  const auto too_long = engine->add_request(
+      Request::from_tokens(random_tokens(random, 50), greedy(1), std::make_shared<RecordingSink>()));
+  ASSERT_FALSE(too_long.is_ok());
+  EXPECT_NE(too_long.status().message().find("50"), std::string::npos);
+  EXPECT_FALSE(engine->has_work());
+}
+
+TEST_F(EngineTest, ADamagedRequestFailsAloneAndLeavesNothing) {
+  auto engine = make(options());
+  std::vector<int32_t> poisoned = random_tokens(random, 30);
+  poisoned[5] = kPoisonToken;
+  const std::vector<int32_t> good = random_tokens(random, 30);
+  SamplingParams three = greedy(10);
+  three.n = 3;
+  const auto bad = add(*engine, poisoned, three);
+  const auto beside = add(*engine, good, greedy(20));
+  run(*engine);
+  ASSERT_EQ(bad->choices.size(), 3u);
+  for (const auto& choice : bad->choices) {
+    EXPECT_EQ(choice.finish_reason, FinishReason::kError);
+    EXPECT_FALSE(choice.error.is_ok());
+    EXPECT_TRUE(choice.token_ids.empty());
+  }
+  EXPECT_EQ(beside->choices[0].token_ids, model.expected_greedy(good, 20));
+  const auto again = add(*engine, poisoned, greedy(10));
+  run(*engine);
+  EXPECT_EQ(again->num_cached_tokens, 0);  // its pages were not kept
+  EXPECT_EQ(again->choices[0].finish_reason, FinishReason::kError);
+}
+
+TEST_F(EngineTest, AConversationReusesItsPages) {
+  auto engine = make(options());
+  std::vector<int32_t> conversation = random_tokens(random, 40);
+  for (int turn = 0; turn < 4; ++turn) {
+    const auto sink = add(*engine, conversation, greedy(25));
+    run(*engine);
+    EXPECT_EQ(sink->choices[0].token_ids, model.expected_greedy(conversation, 25));
+    if (turn > 0) {
+      EXPECT_GE(sink->num_cached_tokens, static_cast<int>(conversation.size()) - 20);
+    }
+    conversation.insert(conversation.end(), sink->choices[0].token_ids.begin(), sink->choices[0].token_ids.end());
+    const std::vector<int32_t> more = random_tokens(random, 10);
+    conversation.insert(conversation.end(), more.begin(), more.end());
+  }
+  engine->clear_prefix_cache();
+  const auto cold = add(*engine, conversation, greedy(5));
+  run(*engine);
+  EXPECT_EQ(cold->num_cached_tokens, 0);
+}
+
+TEST_F(EngineTest, AbortsAndStopsFromInsideEvents) {
+  auto engine = make(options());
+  const auto beside = add(*engine, {9, 9}, greedy(30));
+  const auto stopped = add(*engine, {1, 2, 3}, [] {
+    SamplingParams params = {.n = 2, .seed = 1, .max_tokens = 30, .ignore_eos = true};
+    return params;
+  }());
+  stopped->then = [&, id = last_id](const TokenEvent& event) {
+    if (event.choice_index == 1 && stopped->choices[1].token_ids.size() == 5 &&
+        event.finish_reason == FinishReason::kNone) {
+      engine->stop_choice(id, 1);
+      engine->stop_choice(id, 1);  // twice is once
+    }
+  };
+  const auto aborted = add(*engine, random_tokens(random, 60), greedy(30));
+  const RequestId aborted_id = last_id;
+  beside->then = [&](const TokenEvent&) {
+    if (beside->choices[0].token_ids.size() == 10) engine->abort(aborted_id);
+  };
+  const auto early = add(*engine, random_tokens(random, 60), greedy(30));
+  engine->abort(last_id);  // before it ever ran
+  EXPECT_EQ(early->choices[0].finish_reason, FinishReason::kAborted);
+  const auto early_choice = add(*engine, {1, 2, 3}, [] {
+    SamplingParams params = {.n = 3, .seed = 1, .max_tokens = 5, .ignore_eos = true};
+    return params;
+  }());
+  engine->stop_choice(last_id, 0);  // before it was forked
+  engine->stop_choice(last_id, 7);
+  run(*engine);
+  EXPECT_EQ(stopped->choices[0].finish_reason, FinishReason::kLength);
+  EXPECT_EQ(stopped->choices[0].token_ids.size(), 30u);
+  EXPECT_EQ(stopped->choices[1].finish_reason, FinishReason::kStop);
+  EXPECT_EQ(stopped->choices[1].token_ids.size(), 5u);
+  EXPECT_EQ(aborted->choices[0].finish_reason, FinishReason::kAborted);
+  EXPECT_EQ(beside->choices[0].token_ids, model.expected_greedy({9, 9}, 30));
+  EXPECT_EQ(early_choice->choices[0].finish_reason, FinishReason::kStop);
+  EXPECT_EQ(early_choice->choices[1].token_ids.size(), 5u);
+  EXPECT_EQ(early_choice->choices[2].token_ids.size(), 5u);
+}
+
+// A constraint that allows one token a place: 10, 11, 12, …
+class Counting : public TokenConstraint {
+ public:
+  void fill_mask(std::span<uint32_t> mask) override {
+    for (uint32_t& word : mask) word = 0;
+    mask[static_cast<size_t>(next_ / 32)] = 1u << (next_ % 32);
+  }
+  void accept(int32_t token_id) override {
+    EXPECT_EQ(token_id, next_);
+    ++next_;
+  }
+  void rollback(int num_tokens) override { next_ -= num_tokens; }
+  std::unique_ptr<TokenConstraint> clone() const override { return std::make_unique<Counting>(*this); }
+
+ private:
+  int next_ = 10;
+};
+
+TEST_F(EngineTest, AConstraintIsObeyedByEveryChoice) {
+  auto engine = make(options());
+  auto sink = std::make_shared<RecordingSink>();
+  Request request = Request::from_tokens({1, 2, 3}, {.n = 3, .max_tokens = 5, .ignore_eos = true}, sink);
+  request.constraint = std::make_unique<Counting>();
+  ASSERT_TRUE(engine->add_request(std::move(request)).is_ok());
+  run(*engine);
+  for (const auto& choice : sink->choices) EXPECT_EQ(choice.token_ids, (std::vector<int32_t>{10, 11, 12, 13, 14}));
+}
+
+TEST_F(EngineTest, WrongOptionsAreNamed) {
+  const auto refused = [&](EngineOptions engine_options, const std::string& word) {
+    const auto engine = Engine::create(*ops, model, engine_options);
+    ASSERT_FALSE(engine.is_ok());
+    EXPECT_NE(engine.status().message().find(word), std::string::npos) << engine.status().message();
+  };
+  EngineOptions wrong = options();
+  wrong.page_size = 24;
+  refused(wrong, "--page-size");
+  wrong = options();
+  wrong.max_num_seqs = 0;
+  refused(wrong, "--max-num-seqs");
+  wrong = options();
+  wrong.max_num_batched_tokens = 7;
+  refused(wrong, "--max-num-batched-tokens");
+  wrong = options();
+  wrong.max_model_len = 5000;
+  refused(wrong, "5000");
+  wrong = options();
+  wrong.kv_cache_memory_bytes = int64_t{1} << 60;
+  refused(wrong, "--kv-cache-memory");
+  wrong = options(10);
+  wrong.max_model_len = 100;
+  refused(wrong, "--max-model-len 100");
+}
+
+// Random requests of every kind, aborted at random: every choice gets exactly one last event, and all pages come back.
+TEST_F(EngineTest, RandomTraffic) {
+  EngineOptions engine_options = options(80);
+  engine_options.max_model_len = 200;
+  auto engine = make(engine_options);
+  std::vector<std::pair<int, std::shared_ptr<RecordingSink>>> requests;
+  std::vector<RequestId> ids;
+  for (int i = 0; i < 400; ++i) {
+    SamplingParams sampling;
+    sampling.n = 1 + static_cast<int>(random() % 3);
+    sampling.temperature = random() % 2 == 0 ? 0.0f : 1.0f;
+    sampling.max_tokens = static_cast<int64_t>(random() % 40);
+    sampling.num_prompt_logprobs = random() % 5 == 0 ? 1 : -1;
+    sampling.repetition_penalty = random() % 4 == 0 ? 1.3f : 1.0f;
+    sampling.top_p = random() % 3 == 0 ? 0.8f : 1.0f;
+    std::vector<int32_t> prompt(1 + random() % 100, static_cast<int32_t>(random() % 3));
+    if (random() % 20 == 0) prompt.back() = kPoisonToken;
+    requests.emplace_back(sampling.n, add(*engine, prompt, sampling));
+    ids.push_back(last_id);
+    const int num_steps = static_cast<int>(random() % 3);
+    for (int s = 0; s < num_steps; ++s) ASSERT_TRUE(engine->step().is_ok());
+    if (random() % 6 == 0) engine->abort(ids[random() % ids.size()]);
+    if (random() % 6 == 0) engine->stop_choice(ids[random() % ids.size()], static_cast<int>(random() % 3));
+  }
+  run(*engine);
+  std::map<FinishReason, int> reasons;
+  for (const auto& [n, sink] : requests) {
+    ASSERT_EQ(sink->choices.size(), static_cast<size_t>(n));
+    for (const auto& choice : sink->choices) ++reasons[choice.finish_reason];
+  }
+  EXPECT_EQ(reasons[FinishReason::kNone], 0);
+  EXPECT_GT(reasons[FinishReason::kStop], 0);
+  EXPECT_GT(reasons[FinishReason::kLength], 0);
+  EXPECT_GT(reasons[FinishReason::kAborted], 0);
+  EXPECT_GT(reasons[FinishReason::kError], 0);
+  EXPECT_GT(engine->stats().num_preemptions, 0);
+  const double share = engine->stats().kv_useful_share_sum / static_cast<double>(engine->stats().num_steps);
+  EXPECT_GT(share, 0.5);
+  EXPECT_LE(share, 1.0);
+}
+
+}  // namespace
+}  // namespace quire
