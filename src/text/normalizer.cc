@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "text/unicode_updates.h"
 #include "text/utf8.h"
 
 namespace quire {
@@ -52,7 +53,22 @@ void order_marks(std::vector<utf8proc_int32_t>& code_points) {
   }
 }
 
-// A stretch of text in a normal form. utf8proc decomposes and composes; its own ordering is quadratic.
+// Appends what has been decomposed so far, ordered and, if wanted, composed.
+void flush_normal_form(bool composes, std::vector<utf8proc_int32_t>& code_points, std::string& out) {
+  order_marks(code_points);
+  auto length = static_cast<utf8proc_ssize_t>(code_points.size());
+  if (composes && length > 1) {
+    length = utf8proc_normalize_utf32(code_points.data(), length,
+                                      static_cast<utf8proc_option_t>(UTF8PROC_COMPOSE | UTF8PROC_STABLE));
+  }
+  for (utf8proc_ssize_t i = 0; i < length; ++i) {
+    append_utf8(static_cast<char32_t>(code_points[static_cast<size_t>(i)]), out);
+  }
+  code_points.clear();
+}
+
+// A stretch of text in a normal form. utf8proc decomposes and composes; its own ordering is quadratic. Characters that
+// take no part are barriers: nothing moves or composes across them.
 void append_normal_form(std::string_view text, Kind kind, std::vector<utf8proc_int32_t>& code_points,
                         std::string& out) {
   code_points.clear();
@@ -64,6 +80,11 @@ void append_normal_form(std::string_view text, Kind kind, std::vector<utf8proc_i
   for (size_t i = 0; i < text.size();) {
     const DecodedCodePoint c = decode_code_point(text, i);
     i += c.num_bytes;
+    if (stays_unnormalized(c.value)) {
+      flush_normal_form(composes, code_points, out);
+      append_utf8(c.value, out);
+      continue;
+    }
     utf8proc_int32_t parts[32];
     const auto count =
         utf8proc_decompose_char(as_utf8proc(c.value), parts, 32, static_cast<utf8proc_option_t>(options), &boundary);
@@ -73,14 +94,7 @@ void append_normal_form(std::string_view text, Kind kind, std::vector<utf8proc_i
       code_points.push_back(as_utf8proc(c.value));
     }
   }
-  order_marks(code_points);
-  auto length = static_cast<utf8proc_ssize_t>(code_points.size());
-  if (composes) {
-    length = utf8proc_normalize_utf32(code_points.data(), length,
-                                      static_cast<utf8proc_option_t>(UTF8PROC_COMPOSE | UTF8PROC_STABLE));
-  }
-  for (utf8proc_ssize_t i = 0; i < length; ++i)
-    append_utf8(static_cast<char32_t>(code_points[static_cast<size_t>(i)]), out);
+  flush_normal_form(composes, code_points, out);
 }
 
 // Normal forms act on stretches between ASCII characters that nothing composes onto: an ASCII character followed by

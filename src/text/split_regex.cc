@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "text/unicode_updates.h"
 #include "text/utf8.h"
 
 namespace quire {

@@ -5,6 +5,8 @@
 
 #include <cstring>
 
+#include "text/unicode_updates.h"
+
 namespace quire {
 
 DecodedCodePoint decode_code_point(std::string_view valid_text, size_t offset) {
@@ -137,12 +139,15 @@ bool is_word_character(char32_t c) {
 
 bool is_punctuation(char32_t c) {
   const utf8proc_category_t found = category(c);
-  return found >= UTF8PROC_CATEGORY_PC && found <= UTF8PROC_CATEGORY_PO;
+  const bool is_known = found >= UTF8PROC_CATEGORY_PC && found <= UTF8PROC_CATEGORY_PO;
+  return is_known ? !is_unknown_punctuation(c) : is_newer_punctuation(c);
 }
 
 bool is_numeric(char32_t c) {
+  if (c < 0x80) return c >= '0' && c <= '9';
   const utf8proc_category_t found = category(c);
-  return found == UTF8PROC_CATEGORY_ND || found == UTF8PROC_CATEGORY_NL || found == UTF8PROC_CATEGORY_NO;
+  return found == UTF8PROC_CATEGORY_ND || found == UTF8PROC_CATEGORY_NL || found == UTF8PROC_CATEGORY_NO ||
+         is_newer_number(c);
 }
 
 }  // namespace quire
