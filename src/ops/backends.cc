@@ -1,15 +1,26 @@
 #include "ops/backends.h"
 
+#include "ops/cpu/cpu_ops.h"
 #include "ops/reference/reference_ops.h"
 
 namespace quire {
+
+namespace {
+
+template <typename Backend>
+Result<std::unique_ptr<Ops>> as_ops(Result<std::unique_ptr<Backend>> backend) {
+  if (!backend.is_ok()) return backend.status();
+  return std::unique_ptr<Ops>(std::move(backend).value());
+}
+
+}  // namespace
 
 Result<std::unique_ptr<Ops>> create_ops(const BackendOptions& options) {
   switch (options.kind) {
     case BackendKind::kReference:
       return std::unique_ptr<Ops>(std::make_unique<ReferenceOps>());
     case BackendKind::kCpu:
-      return unimplemented("this build has no cpu backend");
+      return as_ops(CpuOps::create(options));
     case BackendKind::kCuda:
       return unimplemented(
           "this build has no CUDA backend: rebuild where the CUDA toolkit is installed, or use the CPU");
