@@ -188,6 +188,10 @@ const SourceTensor* GgufFile::find(std::string_view name) const {
   return found == tensor_index_.end() ? nullptr : &tensors_[found->second];
 }
 
+void GgufFile::will_need(std::span<const std::byte> part) const {
+  if (mappings_ != nullptr) mappings_->will_need(part);
+}
+
 void GgufFile::done_with(std::span<const std::byte> part) const {
   if (mappings_ != nullptr) mappings_->done_with(part);
 }

@@ -76,7 +76,10 @@ class LoaderJob {
     RETURN_IF_ERROR(complaints());
     find_unused();
     for (const PlannedRow& plan : plans_) progress_.num_bytes_total += plan.num_file_bytes;
-    for (const PlannedRow& plan : plans_) {
+    if (!plans_.empty()) announce(plans_.front());
+    for (size_t i = 0; i < plans_.size(); ++i) {
+      const PlannedRow& plan = plans_[i];
+      if (i + 1 < plans_.size()) announce(plans_[i + 1]);
       const Status status = plan.row->kind == RowKind::kMatrix ? load_matrix(plan) : load_vector(plan);
       if (!status.is_ok()) return status.with_context("loading weight " + plan.row->name);
       progress_.num_bytes_done += plan.num_file_bytes;
@@ -121,7 +124,7 @@ class LoaderJob {
       return;
     }
     const int64_t tensor_rows = piece.tensor_rows > 0 ? piece.tensor_rows : piece.num_rows;
-    CHECK(piece.first_row >= 0 && piece.first_row + piece.num_rows <= tensor_rows);
+    CHECK(piece.num_rows > 0 && piece.first_row >= 0 && piece.first_row + piece.num_rows <= tensor_rows);
     std::vector<int64_t> wanted;
     if (row.num_experts > 1) wanted.push_back(row.num_experts);
     wanted.push_back(tensor_rows);
@@ -206,6 +209,18 @@ class LoaderJob {
   using WeightKey = std::tuple<const SourceTensor*, int64_t, int64_t, int64_t, int64_t>;
   static WeightKey key_of(const PlannedPiece& piece) {
     return {piece.tensor, piece.rows.first, piece.rows.count, piece.inputs.first, piece.inputs.count};
+  }
+
+  // Lets the disk work on a row while the one before it is packed.
+  void announce(const PlannedRow& plan) const {
+    for (const PlannedPiece& piece : plan.pieces) {
+      const SourceTensor& tensor = *piece.tensor;
+      const auto row_bytes = static_cast<int64_t>(tensor.data.size()) / (piece.num_tensor_rows * plan.row->num_experts);
+      const bool is_one_run = plan.row->num_experts == 1 && plan.row->kind == RowKind::kMatrix;
+      source_.will_need(is_one_run ? tensor.data.subspan(static_cast<size_t>(piece.rows.first * row_bytes),
+                                                         static_cast<size_t>(piece.rows.count * row_bytes))
+                                   : tensor.data);
+    }
   }
 
   Status load_matrix(const PlannedRow& plan) {

@@ -14,16 +14,25 @@ namespace quire {
 struct MappedFiles {
   std::vector<std::unique_ptr<MappedFile>> files;
 
-  // Passes the hint on to the file that holds the part.
+  // Hints, passed on to the file that holds the part.
+  void will_need(std::span<const std::byte> part) const {
+    if (const MappedFile* file = find(part)) file->will_need(part);
+  }
   void done_with(std::span<const std::byte> part) const {
+    if (const MappedFile* file = find(part)) file->done_with(part);
+  }
+
+ private:
+  const MappedFile* find(std::span<const std::byte> part) const {
     const std::less_equal<const std::byte*> is_at_or_before;  // defined between unrelated pointers too
     for (const auto& file : files) {
       const std::span<const std::byte> all = file->bytes();
       if (is_at_or_before(all.data(), part.data()) &&
           is_at_or_before(part.data() + part.size(), all.data() + all.size())) {
-        file->done_with(part);
+        return file.get();
       }
     }
+    return nullptr;
   }
 };
 

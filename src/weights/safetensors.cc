@@ -303,6 +303,10 @@ const SourceTensor* SafetensorsFiles::find(std::string_view name) const {
   return found == tensor_index_.end() ? nullptr : &tensors_[found->second];
 }
 
+void SafetensorsFiles::will_need(std::span<const std::byte> part) const {
+  if (mappings_ != nullptr) mappings_->will_need(part);
+}
+
 void SafetensorsFiles::done_with(std::span<const std::byte> part) const {
   if (mappings_ != nullptr) mappings_->done_with(part);
 }

@@ -36,7 +36,8 @@ class TensorSource {
 
   // Keeps all bytes alive: it may outlive this object.
   virtual std::shared_ptr<const void> owner() const = 0;
-  // A hint that these bytes have been copied elsewhere.
+  // Hints: these bytes will be read soon; these have been copied elsewhere.
+  virtual void will_need(std::span<const std::byte>) const {}
   virtual void done_with(std::span<const std::byte>) const {}
 };
 
