@@ -41,6 +41,8 @@ void fill_derived(const ArchitectureSpec& spec, ModelConfig& config) {
   if (spec.scales_embedding) {
     config.embedding_scale = static_cast<float>(std::sqrt(static_cast<double>(config.hidden_size)));
   }
+  // Some files pad with an id past their vocabulary; nobody computes with it.
+  if (config.pad_token_id >= config.vocab_size) config.pad_token_id = -1;
   // A window that no context reaches is none.
   if (config.sliding_window >= config.max_context) config.sliding_window = 0;
   if (config.sliding_window == 0) std::fill(config.layer_is_sliding.begin(), config.layer_is_sliding.end(), uint8_t{0});

@@ -78,6 +78,11 @@ TEST(HfConfig, LlamaDefaults) {
   EXPECT_TRUE(must_parse(changed({{"attention_bias", "true"}})).has_qkv_bias);
 }
 
+TEST(HfConfig, APadIdPastTheVocabularyIsNone) {
+  EXPECT_EQ(must_parse(changed({{"pad_token_id", "128256"}})).pad_token_id, -1);
+  EXPECT_EQ(must_parse(changed({{"pad_token_id", "128255"}})).pad_token_id, 128255);
+}
+
 TEST(HfConfig, MistralWindow) {
   const auto mistral = [](const char* window) {
     return must_parse(changed({{"architectures", R"(["MistralForCausalLM"])"},
@@ -190,6 +195,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadField{"intermediate_size", "null", "intermediate_size is missing"},
         BadField{"vocab_size", "-1", "vocab_size is -1"},
         BadField{"vocab_size", "1000", "end-of-sequence id 128001 is outside of the vocabulary of 1000"},
+        BadField{"bos_token_id", "128256", "beginning-of-sequence id 128256 is outside of the vocabulary"},
         BadField{"max_position_embeddings", "0", "max_position_embeddings is 0"},
         BadField{"rms_norm_eps", "-1", "rms_norm_eps is -1"}, BadField{"rms_norm_eps", "true", "rms_norm_eps is true"},
         BadField{"rope_theta", "0", "rope_theta is 0"},

@@ -1,4 +1,4 @@
-// A loaded model: weights in a backend's layout and the forward pass over them. Made by models/registry (load_model),
+// A loaded model: weights in a backend's layout and the forward pass over them. Made by models/load_model,
 // used by engine/model_runner. One forward at a time; the object itself is constant after loading.
 #pragma once
 

@@ -26,6 +26,10 @@ Status check_model_config(const ModelConfig& config) {
                               std::to_string(config.vocab_size) + " tokens");
     }
   }
+  if (config.bos_token_id >= config.vocab_size) {
+    return invalid_argument("beginning-of-sequence id " + std::to_string(config.bos_token_id) +
+                            " is outside of the vocabulary of " + std::to_string(config.vocab_size) + " tokens");
+  }
   return ok_status();
 }
 
