@@ -65,6 +65,10 @@ bool JsonValue::as_bool() const {
   return unwrap(value_)->get_bool();
 }
 
+size_t JsonValue::num_members() const {
+  return value_ != nullptr && unwrap(value_)->is_object() ? unwrap(value_)->get_object().size() : 0;
+}
+
 JsonValue JsonValue::get_or_null(std::string_view key) const {
   if (value_ == nullptr || !unwrap(value_)->is_object()) return {};
   const json::value* member = unwrap(value_)->get_object().if_contains({key.data(), key.size()});

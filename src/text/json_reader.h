@@ -22,6 +22,7 @@ class JsonValue {
   bool is_bool() const;
   std::string_view as_string() const;  // of a string only
   bool as_bool() const;                // of a boolean only
+  size_t num_members() const;          // of an object; 0 for all else
 
   // A member of an object; a member that is null counts as absent. `what` names the object in errors.
   bool has(std::string_view key) const;

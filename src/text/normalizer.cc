@@ -13,6 +13,18 @@ namespace {
 
 using Kind = NormalizerStep::Kind;
 
+// Replacements may lengthen a text, but a tokenizer that makes it this much longer is out to fill the memory.
+constexpr size_t kMaxGrowth = 32;
+constexpr size_t kMaxGrowthBase = size_t{64} << 20;
+
+bool is_too_long(const MarkedText& out, const MarkedText& in) {
+  return out.text.size() > kMaxGrowthBase + kMaxGrowth * in.text.size();
+}
+
+Status growth_error() {
+  return invalid_argument("the tokenizer's normalizer makes the text far longer than it is");
+}
+
 utf8proc_int32_t as_utf8proc(char32_t c) {
   return static_cast<utf8proc_int32_t>(c);
 }
@@ -190,6 +202,7 @@ Status apply_replace(MarkedText& text, const NormalizerStep& step, SplitRegexScr
       end = match.end;
     }
     copy(position, begin);
+    if (is_too_long(out, text)) return growth_error();
     out.append(step.content, end > begin ? text.mark_of(begin, end) : MarkedText::kClosed, keeps_marks);
     position = end;
     search_from = end;
@@ -226,34 +239,7 @@ void strip_spaces(MarkedText& text, bool strips_left, bool strips_right) {
   keep_range(text, begin, end);
 }
 
-void collapse_spaces(MarkedText& text) {
-  bool was_space = true;  // leading ones go
-  map_characters(text, [&](char32_t c, std::string_view bytes, auto put) {
-    if (c == ' ' && was_space) return;
-    was_space = c == ' ';
-    put(bytes);
-  });
-  if (!text.text.empty() && text.text.back() == ' ') keep_range(text, 0, text.text.size() - 1);
-}
-
-void apply_charsmap_longest(MarkedText& text, const PrecompiledCharsmap& charsmap) {
-  MarkedText out;
-  const bool keeps_marks = text.has_marks();
-  const std::string_view view = text.text;
-  for (size_t i = 0; i < view.size();) {
-    if (const auto match = charsmap.find_prefix(view.substr(i), true)) {
-      out.append(match->replacement, text.mark_of(i, i + match->num_bytes), keeps_marks);
-      i += match->num_bytes;
-    } else {
-      const size_t num_bytes = utf8_sequence_length(view[i]);
-      out.append(view.substr(i, num_bytes), text.mark_of(i, i + num_bytes), keeps_marks);
-      i += num_bytes;
-    }
-  }
-  text = std::move(out);
-}
-
-void apply_charsmap_graphemes(MarkedText& text, const PrecompiledCharsmap& charsmap) {
+Status apply_charsmap_graphemes(MarkedText& text, const PrecompiledCharsmap& charsmap) {
   constexpr size_t kMaxWholeGraphemeBytes = 5;
   MarkedText out;
   const bool keeps_marks = text.has_marks();
@@ -268,22 +254,24 @@ void apply_charsmap_graphemes(MarkedText& text, const PrecompiledCharsmap& chars
       c = following;
       end += c.num_bytes;
     }
+    if (is_too_long(out, text)) return growth_error();
     const std::string_view grapheme = view.substr(begin, end - begin);
-    const auto whole = grapheme.size() <= kMaxWholeGraphemeBytes ? charsmap.find_prefix(grapheme, false) : std::nullopt;
+    const auto whole = grapheme.size() <= kMaxWholeGraphemeBytes ? charsmap.find_prefix(grapheme) : std::nullopt;
     if (whole) {
-      out.append(whole->replacement, text.mark_of(begin, end), keeps_marks);
+      out.append(*whole, text.mark_of(begin, end), keeps_marks);
     } else {
       for (size_t i = begin; i < end;) {
         const size_t num_bytes = utf8_sequence_length(view[i]);
         const std::string_view character = view.substr(i, num_bytes);
-        const auto match = charsmap.find_prefix(character, false);
-        out.append(match ? match->replacement : character, text.mark_of(i, i + num_bytes), keeps_marks);
+        const auto match = charsmap.find_prefix(character);
+        out.append(match ? *match : character, text.mark_of(i, i + num_bytes), keeps_marks);
         i += num_bytes;
       }
     }
     begin = end;
   }
   text = std::move(out);
+  return ok_status();
 }
 
 void apply_nmt(MarkedText& text) {
@@ -301,8 +289,8 @@ void bert_clean_text(MarkedText& text) {
   map_characters(text, [](char32_t c, std::string_view bytes, auto put) {
     const bool is_space = c == '\t' || c == '\n' || c == '\r' || is_white_space(c);
     const utf8proc_category_t category = utf8proc_category(as_utf8proc(c));
-    const bool is_other = category == UTF8PROC_CATEGORY_CC || category == UTF8PROC_CATEGORY_CF ||
-                          category == UTF8PROC_CATEGORY_CO || category == UTF8PROC_CATEGORY_CN;
+    const bool is_other =
+        category == UTF8PROC_CATEGORY_CC || category == UTF8PROC_CATEGORY_CF || category == UTF8PROC_CATEGORY_CO;
     if (c == 0 || c == kReplacementCharacter || (is_other && c != '\t' && c != '\n' && c != '\r')) return;
     put(is_space ? std::string_view(" ") : bytes);
   });
@@ -352,14 +340,8 @@ Status Normalizer::apply(MarkedText& text, SplitRegexScratch& scratch) const {
       case Kind::kStripSpaces:
         strip_spaces(text, step.strips_left, step.strips_right);
         break;
-      case Kind::kCollapseSpaces:
-        collapse_spaces(text);
-        break;
-      case Kind::kCharsmapLongest:
-        apply_charsmap_longest(text, *step.charsmap);
-        break;
       case Kind::kCharsmapGraphemes:
-        apply_charsmap_graphemes(text, *step.charsmap);
+        RETURN_IF_ERROR(apply_charsmap_graphemes(text, *step.charsmap));
         break;
       case Kind::kNmt:
         apply_nmt(text);

@@ -28,8 +28,6 @@ struct NormalizerStep {
     kPrepend,             // `content` before a text that is not empty
     kReplace,             // `pattern`, or matches of `regex`, become `content`
     kStripSpaces,         // white space at the ends
-    kCollapseSpaces,      // SentencePiece: no spaces at the ends, single ones inside
-    kCharsmapLongest,     // SentencePiece: longest match at each position
     kCharsmapGraphemes,   // Hugging Face: grapheme by grapheme, then character by character
     kNmt,                 // drops control characters, other spaces become ' '
     kBertCleanText,       // drops control characters, white space becomes ' '

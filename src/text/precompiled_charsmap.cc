@@ -37,9 +37,7 @@ Result<std::shared_ptr<const PrecompiledCharsmap>> PrecompiledCharsmap::create(s
   return std::shared_ptr<const PrecompiledCharsmap>(std::move(map));
 }
 
-std::optional<PrecompiledCharsmap::Match> PrecompiledCharsmap::find_prefix(std::string_view text,
-                                                                           bool wants_longest) const {
-  std::optional<Match> found;
+std::optional<std::string_view> PrecompiledCharsmap::find_prefix(std::string_view text) const {
   size_t node = child_offset(units_[0]);
   for (size_t i = 0; i < text.size(); ++i) {
     const auto label = static_cast<unsigned char>(text[i]);
@@ -53,10 +51,9 @@ std::optional<PrecompiledCharsmap::Match> PrecompiledCharsmap::find_prefix(std::
     const size_t begin = units_[node] & 0x7FFFFFFFu;
     if (begin >= replacements_.size()) break;
     const size_t end = replacements_.find('\0', begin);
-    found = Match{i + 1, std::string_view(replacements_).substr(begin, end - begin)};
-    if (!wants_longest) break;
+    return std::string_view(replacements_).substr(begin, end - begin);
   }
-  return found;
+  return std::nullopt;
 }
 
 std::optional<std::string> decode_base64(std::string_view text) {

@@ -18,12 +18,8 @@ class PrecompiledCharsmap {
  public:
   static Result<std::shared_ptr<const PrecompiledCharsmap>> create(std::string_view bytes);
 
-  struct Match {
-    size_t num_bytes;  // of the text
-    std::string_view replacement;
-  };
-  // The shortest or the longest entry that the text begins with.
-  std::optional<Match> find_prefix(std::string_view text, bool wants_longest) const;
+  // The replacement of the shortest entry that the text begins with.
+  std::optional<std::string_view> find_prefix(std::string_view text) const;
 
  private:
   std::vector<uint32_t> units_;

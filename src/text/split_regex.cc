@@ -14,8 +14,9 @@ namespace quire {
 namespace {
 
 constexpr size_t kMaxPatternBytes = 64 * 1024;
-constexpr uint32_t kMatchLimit =
-    50'000'000;  // steps of one match: far above linear work on a 1 MiB piece, below a minute
+// Backtracking steps of one match: linear work never needs more than a few for each byte.
+constexpr uint32_t kMatchLimitBase = 1'000'000;
+constexpr uint32_t kMatchLimitPerByte = 2;
 constexpr uint32_t kHeapLimitKib = 256 * 1024;
 constexpr size_t kJitStackMin = 32 * 1024;
 constexpr size_t kJitStackMax = 64 * 1024 * 1024;
@@ -122,7 +123,6 @@ struct SplitRegexScratch::Impl {
   pcre2_jit_stack* jit_stack = pcre2_jit_stack_create(kJitStackMin, kJitStackMax, nullptr);
 
   Impl() {
-    pcre2_set_match_limit(context, kMatchLimit);
     pcre2_set_heap_limit(context, kHeapLimitKib);
     if (jit_stack != nullptr) pcre2_jit_stack_assign(context, nullptr, jit_stack);
   }
@@ -173,6 +173,8 @@ SplitRegex::Match SplitRegex::find(std::string_view text, size_t offset, SplitRe
   const auto* code = static_cast<const pcre2_code*>(code_);
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
   auto& impl = *scratch.impl_;
+  pcre2_set_match_limit(impl.context,
+                        kMatchLimitBase + kMatchLimitPerByte * static_cast<uint32_t>(text.size() - offset));
   int count = has_jit_ ? pcre2_jit_match(code, subject, text.size(), offset, 0, impl.match_data, impl.context)
                        : PCRE2_ERROR_JIT_STACKLIMIT;
   if (count == PCRE2_ERROR_JIT_STACKLIMIT) {  // the interpreter keeps its frames on the heap, within kHeapLimitKib

@@ -7,6 +7,9 @@
 namespace quire {
 namespace {
 
+// Searches cost up to the longest token at each byte; real vocabularies stay under 300 bytes.
+constexpr size_t kMaxTokenBytes = 1024;
+
 Status check_count(const char* key, size_t count, size_t num_tokens) {
   if (count == 0 || count == num_tokens) return ok_status();
   return invalid_argument("the tokenizer's " + std::string(key) + " has " + std::to_string(count) + " entries for " +
@@ -41,6 +44,11 @@ Status validate(const TokenizerData& data) {
     if (data.token_types[i] < 0 || data.token_types[i] > static_cast<int32_t>(TokenType::kByte)) {
       return invalid_argument("the tokenizer's token_type of token " + std::to_string(i) + " is " +
                               std::to_string(data.token_types[i]) + "; types 1 to 6 are known");
+    }
+  }
+  for (size_t i = 0; i < num_tokens; ++i) {
+    if (data.tokens[i].size() > kMaxTokenBytes) {
+      return invalid_argument("the tokenizer's token " + std::to_string(i) + " is longer than 1024 bytes");
     }
   }
   RETURN_IF_ERROR(check_id("bos_token_id", data.bos_id, num_tokens));

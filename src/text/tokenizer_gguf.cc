@@ -239,18 +239,28 @@ Result<TokenizerPipeline> make_unigram(const TokenizerData& data) {
   pipe.model = std::make_unique<UnigramModel>(
       *pipe.vocabulary, std::vector<double>(data.scores.begin(), data.scores.end()), byte_ids,
       UnigramOptions{.has_byte_fallback = has_bytes, .unknown_id = data.unknown_id});
-  std::vector<NormalizerStep> steps;
+  // As Hugging Face runs the published vocabularies of this kind (T5, XLM-R): the character map by graphemes, then
+  // words, each with the space in front.
   if (!data.precompiled_charsmap.empty()) {
-    NormalizerStep step = step_of(NormalizerStep::Kind::kCharsmapLongest);
+    NormalizerStep step = step_of(NormalizerStep::Kind::kCharsmapGraphemes);
     const std::string bytes(data.precompiled_charsmap.begin(), data.precompiled_charsmap.end());
     ASSIGN_OR_RETURN(step.charsmap, PrecompiledCharsmap::create(bytes));
-    steps.push_back(std::move(step));
+    pipe.normalizer = Normalizer({std::move(step)});
   }
-  if (data.remove_extra_whitespaces.value_or(true)) steps.push_back(step_of(NormalizerStep::Kind::kCollapseSpaces));
   const bool adds_space = data.add_space_prefix.value_or(true);
-  if (adds_space) steps.push_back(step_of(NormalizerStep::Kind::kPrepend, {}, kMetaspace));
-  steps.push_back(step_of(NormalizerStep::Kind::kReplace, " ", kMetaspace));
-  pipe.normalizer = Normalizer(std::move(steps));
+  std::vector<PreTokenizerStep> steps;
+  if (data.remove_extra_whitespaces.value_or(true)) {
+    steps.push_back({.kind = PreTokenizerStep::Kind::kSplitWhiteSpace,
+                     .regex = nullptr,
+                     .content = {},
+                     .behavior = SplitBehavior::kRemoved});
+  }
+  steps.push_back(
+      {.kind = PreTokenizerStep::Kind::kMetaspace,
+       .regex = nullptr,
+       .content = std::string(kMetaspace),
+       .scheme = adds_space ? PreTokenizerStep::PrependScheme::kAlways : PreTokenizerStep::PrependScheme::kNever});
+  pipe.pre_tokenizer = PreTokenizer(std::move(steps));
   pipe.num_spaces_stripped_at_start = adds_space ? 1 : 0;
   set_bos_eos(data, false, true, pipe);
   return pipe;

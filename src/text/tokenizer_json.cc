@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <memory>
 
 #include "text/bpe.h"
@@ -17,7 +18,11 @@
 namespace quire {
 namespace {
 
-constexpr int64_t kMaxTokenId = (int64_t{1} << 24) - 1;
+// Ids may have gaps, but not so wide that a short file asks for gigabytes.
+constexpr size_t kMaxIdGap = 262144;
+constexpr size_t kMaxIdsPerToken = 4;
+// A search for added tokens costs up to the longest of them at each byte.
+constexpr size_t kMaxAddedTokenBytes = 1024;
 constexpr size_t kMaxSteps = 64;
 constexpr std::string_view kMetaspace = "\xE2\x96\x81";
 
@@ -26,6 +31,7 @@ struct JsonTokenizer {
   TokenizerPipeline pipe;
   std::vector<std::string> vocabulary_texts;  // by id, as the file spells them; empty: no token
   std::vector<double> scores;                 // unigram
+  int64_t id_limit = kMaxIdGap;               // ids at or above it are refused
   bool is_byte_level = false;
   std::vector<NormalizerStep> normalizer_steps;
   std::vector<PreTokenizerStep> pre_tokenizer_steps;
@@ -199,7 +205,9 @@ Status read_pre_tokenizer(const JsonValue& value, JsonTokenizer& out) {
     if (value.has("replacement")) {
       ASSIGN_OR_RETURN(step.content, value.get_string("replacement", "Metaspace"));
     }
-    if (step.content.empty()) return invalid_argument("tokenizer.json: Metaspace has an empty replacement");
+    if (step.content.empty() || step.content.size() > 4) {
+      return invalid_argument("tokenizer.json: Metaspace's replacement is not one character");
+    }
     ASSIGN_OR_RETURN(step.scheme, read_prepend_scheme(value));
     ASSIGN_OR_RETURN(step.splits, value.get_bool_or("split", true, "Metaspace"));
     steps.push_back(std::move(step));
@@ -234,10 +242,14 @@ Status read_pre_tokenizer(const JsonValue& value, JsonTokenizer& out) {
 // ---- vocabulary and added tokens
 // -------------------------------------------------------------------------------------
 
+Status check_id(int64_t id, const JsonTokenizer& out) {
+  if (id >= 0 && id < out.id_limit) return ok_status();
+  return invalid_argument("tokenizer.json: the token id " + std::to_string(id) +
+                          " is out of range for a vocabulary of its size");
+}
+
 Status put_token(int64_t id, std::string_view text, JsonTokenizer& out) {
-  if (id < 0 || id > kMaxTokenId) {
-    return invalid_argument("tokenizer.json: the token id " + std::to_string(id) + " is out of range");
-  }
+  RETURN_IF_ERROR(check_id(id, out));
   const auto index = static_cast<size_t>(id);
   if (out.vocabulary_texts.size() <= index) out.vocabulary_texts.resize(index + 1);
   out.vocabulary_texts[index] = text;
@@ -246,6 +258,7 @@ Status put_token(int64_t id, std::string_view text, JsonTokenizer& out) {
 
 Status read_vocabulary_object(const JsonValue& model, JsonTokenizer& out) {
   ASSIGN_OR_RETURN(const JsonValue vocabulary, model.get("vocab", "model"));
+  out.id_limit += static_cast<int64_t>(kMaxIdsPerToken * vocabulary.num_members());
   return vocabulary.for_each_member("model's vocab", [&](std::string_view text, const JsonValue& id) -> Status {
     ASSIGN_OR_RETURN(const int64_t number, id.to_integer("model's vocab"));
     return put_token(number, text, out);
@@ -255,6 +268,7 @@ Status read_vocabulary_object(const JsonValue& model, JsonTokenizer& out) {
 // [["text", score], …], the index being the id
 Status read_unigram_vocabulary(const JsonValue& model, JsonTokenizer& out) {
   ASSIGN_OR_RETURN(const std::vector<JsonValue> rows, model.get_array("vocab", "model"));
+  out.id_limit += static_cast<int64_t>(rows.size());
   for (size_t id = 0; id < rows.size(); ++id) {
     ASSIGN_OR_RETURN(const std::vector<JsonValue> row, rows[id].to_array("model's vocab"));
     if (row.size() != 2 || !row[0].is_string()) {
@@ -277,6 +291,7 @@ Status read_added_tokens(const JsonValue& root, JsonTokenizer& out) {
     if (!out.vocabulary_texts[id].empty()) by_text.make_findable(static_cast<int32_t>(id));
   }
   ASSIGN_OR_RETURN(const std::vector<JsonValue> rows, root.get_array("added_tokens", "file"));
+  out.id_limit += static_cast<int64_t>(rows.size());
   for (const JsonValue& row : rows) {
     AddedToken token;
     ASSIGN_OR_RETURN(const int64_t id, row.get_integer("id", what));
@@ -287,11 +302,14 @@ Status read_added_tokens(const JsonValue& root, JsonTokenizer& out) {
     ASSIGN_OR_RETURN(token.strips_right, row.get_bool_or("rstrip", false, what));
     ASSIGN_OR_RETURN(token.is_normalized, row.get_bool_or("normalized", !token.is_special, what));
     if (token.content.empty()) continue;
+    if (token.content.size() > kMaxAddedTokenBytes) {
+      return invalid_argument("tokenizer.json: an added token is longer than 1024 bytes");
+    }
     const int32_t in_vocabulary = by_text.find(token.content);
     if (in_vocabulary >= 0) {
       token.id = in_vocabulary;
     } else {
-      if (id < 0 || id > kMaxTokenId) return invalid_argument("tokenizer.json: an added token's id is out of range");
+      RETURN_IF_ERROR(check_id(id, out));
       token.id = static_cast<int32_t>(id);
     }
     out.pipe.added_tokens.push_back(std::move(token));
@@ -455,6 +473,23 @@ Status make_wordpiece(const JsonValue& model, JsonTokenizer& out) {
 // ---- post-processor
 // --------------------------------------------------------------------------------------------------
 
+// Ids that cannot be are caught by check_affixes once all tokens are known.
+int32_t clamp_id(int64_t id) {
+  return static_cast<int32_t>(std::clamp<int64_t>(id, -1, std::numeric_limits<int32_t>::max()));
+}
+
+Status check_affixes(const TokenizerPipeline& pipe) {
+  for (const std::vector<int32_t>* ids : {&pipe.prefix_ids, &pipe.suffix_ids}) {
+    for (const int32_t id : *ids) {
+      if (id < 0 || static_cast<size_t>(id) >= pipe.pieces.size()) {
+        return invalid_argument("tokenizer.json: the post_processor adds the token id " + std::to_string(id) +
+                                ", which the vocabulary does not have");
+      }
+    }
+  }
+  return ok_status();
+}
+
 Status read_template(const JsonValue& value, TokenizerPipeline& pipe) {
   const std::string what = "TemplateProcessing";
   ASSIGN_OR_RETURN(const std::vector<JsonValue> parts, value.get_array("single", what));
@@ -471,9 +506,7 @@ Status read_template(const JsonValue& value, TokenizerPipeline& pipe) {
     ASSIGN_OR_RETURN(const std::vector<JsonValue> ids, special.get_array("ids", what));
     for (const JsonValue& id : ids) {
       ASSIGN_OR_RETURN(const int64_t number, id.to_integer(what));
-      if (number < 0 || number > kMaxTokenId)
-        return invalid_argument("tokenizer.json: a token id in " + what + " is out of range");
-      (is_after_text ? pipe.suffix_ids : pipe.prefix_ids).push_back(static_cast<int32_t>(number));
+      (is_after_text ? pipe.suffix_ids : pipe.prefix_ids).push_back(clamp_id(number));
     }
   }
   return ok_status();
@@ -494,9 +527,7 @@ Status read_post_processor(const JsonValue& value, TokenizerPipeline& pipe) {
       ASSIGN_OR_RETURN(const std::vector<JsonValue> pair, value.get_array(key, type));
       if (pair.size() != 2) return invalid_argument("tokenizer.json: " + type + "'s " + key + " is not [text, id]");
       ASSIGN_OR_RETURN(const int64_t id, pair[1].to_integer(type));
-      if (id < 0 || id > kMaxTokenId)
-        return invalid_argument("tokenizer.json: a token id in " + type + " is out of range");
-      (key[0] == 'c' ? pipe.prefix_ids : pipe.suffix_ids).push_back(static_cast<int32_t>(id));
+      (key[0] == 'c' ? pipe.prefix_ids : pipe.suffix_ids).push_back(clamp_id(id));
     }
     return ok_status();
   }
@@ -693,6 +724,7 @@ Result<TokenizerPipeline> make_pipeline_from_json(std::string_view tokenizer_jso
                                       : make_wordpiece(model, out));
   RETURN_IF_ERROR(read_post_processor(root.get_or_null("post_processor"), out.pipe));
   RETURN_IF_ERROR(read_decoder(root, out));
+  RETURN_IF_ERROR(check_affixes(out.pipe));
   RETURN_IF_ERROR(read_config(tokenizer_config_json, out));
   out.pipe.normalizer = Normalizer(std::move(out.normalizer_steps));
   out.pipe.pre_tokenizer = PreTokenizer(std::move(out.pre_tokenizer_steps));

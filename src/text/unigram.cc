@@ -9,7 +9,9 @@
 namespace quire {
 namespace {
 constexpr double kUnknownPenalty = 10.0;  // SentencePiece's: below the rarest token
-}
+// The search costs up to the longest token at each character; real vocabularies stay under 100 bytes.
+constexpr size_t kMaxTokenBytes = 1024;
+}  // namespace
 
 UnigramModel::UnigramModel(const TokenTable& vocabulary, std::vector<double> scores,
                            const std::array<int32_t, 256>& byte_ids, UnigramOptions options)
@@ -17,7 +19,7 @@ UnigramModel::UnigramModel(const TokenTable& vocabulary, std::vector<double> sco
   double lowest = std::numeric_limits<double>::infinity();
   for (size_t id = 0; id < vocabulary.num_ids() && id < scores_.size(); ++id) {
     const std::string& text = vocabulary.text(static_cast<int32_t>(id));
-    if (text.empty() || vocabulary.find(text) != static_cast<int32_t>(id)) continue;
+    if (text.empty() || text.size() > kMaxTokenBytes || vocabulary.find(text) != static_cast<int32_t>(id)) continue;
     trie_.insert(text, static_cast<int32_t>(id));
     lowest = std::min(lowest, scores_[id]);
   }
