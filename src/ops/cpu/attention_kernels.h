@@ -65,6 +65,7 @@ struct AttentionKernels {
     float* chunk_sum;
     float* alpha;
     float* beta;
+    int64_t* offsets;    // [2 * 128], used by units of one tile
     const float* zeros;  // stands in for keys that no row sees
     State state;
 
@@ -82,6 +83,7 @@ struct AttentionKernels {
     int key_end;
     int row_begin;  // rows that see some key
     int row_end;
+    int64_t fetch_end;  // positions below it are read by this item sooner or later
   };
 
   static State state_at(float* memory, int num_rows) {
@@ -99,18 +101,32 @@ struct AttentionKernels {
 
   // ---- Loading K and V from pages ----------------------------------------------------------------------------------
 
-  // Sixteen elements of the cache as floats, those past `count` zero.
-  static Vec load_elements(const float* p, int count, DType) {
-    return count >= 16 ? Lanes::load(p) : Lanes::load(p, count);
+  // How elements of the cache become floats: sixteen, or the first `count` of them and zeros.
+  struct F32Format {
+    using Element = float;
+    static Vec load(const float* p) { return Lanes::load(p); }
+    static Vec load(const float* p, int count) { return Lanes::load(p, count); }
+  };
+  static const uint16_t* copy_part(const uint16_t* p, int count, uint16_t (&part)[16]) {
+    for (int i = 0; i < 16; ++i) part[i] = i < count ? p[i] : uint16_t{0};
+    return part;
   }
-  static Vec load_elements(const uint16_t* p, int count, DType dtype) {
-    uint16_t part[16] = {};
-    if (count < 16) {
-      for (int i = 0; i < count; ++i) part[i] = p[i];
-      p = part;
+  struct F16Format {
+    using Element = uint16_t;
+    static Vec load(const uint16_t* p) { return Lanes::load_f16(p); }
+    static Vec load(const uint16_t* p, int count) {
+      uint16_t part[16];
+      return Lanes::load_f16(copy_part(p, count, part));
     }
-    return dtype == DType::kF16 ? Lanes::load_f16(p) : Lanes::load_bf16(p);
-  }
+  };
+  struct BF16Format {
+    using Element = uint16_t;
+    static Vec load(const uint16_t* p) { return Lanes::load_bf16(p); }
+    static Vec load(const uint16_t* p, int count) {
+      uint16_t part[16];
+      return Lanes::load_bf16(copy_part(p, count, part));
+    }
+  };
 
   // Offsets of successive positions in the cache: one division at the start, none after.
   struct PageWalk {
@@ -135,10 +151,21 @@ struct AttentionKernels {
     }
   };
 
+  // Asks for a row of the next chunk while this one is computed: pages lie anywhere, so the processor's own prefetching
+  // stops at the end of each.
   template <typename Element>
+  static void prefetch_row(const Element* row, int head_dim) {
+    for (int d = 0; d < head_dim; d += 64 / static_cast<int>(sizeof(Element))) Lanes::prefetch(row + d);
+  }
+
+  template <typename Format>
   static void load_keys(const Unit& unit, const Chunk& chunk) {
+    using Element = typename Format::Element;
     const Element* cache = static_cast<const Element*>(unit.inputs.kv.k);
+    const int head_dim = unit.head_dim;
     PageWalk walk(unit, chunk.first_position + chunk.key_begin);
+    int64_t next_position = chunk.first_position + chunk.key_begin + kChunk;
+    PageWalk next(unit, next_position);
     for (int panel = chunk.key_begin / 16; panel * 16 < chunk.key_end; ++panel) {
       const Element* rows[16];
       for (int i = 0; i < 16; ++i) {
@@ -147,27 +174,38 @@ struct AttentionKernels {
         if (key < chunk.key_begin || key >= chunk.key_end) continue;
         rows[i] = cache + walk.offset();
         walk.advance();
+        if (next_position < chunk.fetch_end) prefetch_row(cache + next.offset(), head_dim);
+        next.advance();
+        ++next_position;
       }
-      float* out = unit.k + int64_t{panel} * unit.head_dim * 16;
-      for (int d = 0; d < unit.head_dim; d += 16) {
-        const int count = unit.head_dim - d;
-        Vec square[16];
-        for (int i = 0; i < 16; ++i) square[i] = load_elements(rows[i] + d, count, unit.inputs.kv.dtype);
-        Lanes::store_transposed(square, out + d * 16, count);
+      float* out = unit.k + int64_t{panel} * head_dim * 16;
+      Vec square[16];
+      int d = 0;
+      for (; d + 16 <= head_dim; d += 16) {
+        for (int i = 0; i < 16; ++i) square[i] = Format::load(rows[i] + d);
+        Lanes::store_transposed(square, out + d * 16, 16);
+      }
+      if (d < head_dim) {
+        for (int i = 0; i < 16; ++i) square[i] = Format::load(rows[i] + d, head_dim - d);
+        Lanes::store_transposed(square, out + d * 16, head_dim - d);
       }
     }
   }
 
-  template <typename Element>
+  template <typename Format>
   static void load_values(const Unit& unit, const Chunk& chunk) {
+    using Element = typename Format::Element;
     const Element* cache = static_cast<const Element*>(unit.inputs.kv.v);
+    const int head_dim = unit.head_dim;
     PageWalk walk(unit, chunk.first_position + chunk.key_begin);
-    for (int key = chunk.key_begin; key < chunk.key_end; ++key, walk.advance()) {
+    PageWalk next(unit, chunk.first_position + chunk.key_begin + kChunk);
+    for (int key = chunk.key_begin; key < chunk.key_end; ++key, walk.advance(), next.advance()) {
+      if (chunk.first_position + key + kChunk < chunk.fetch_end) prefetch_row(cache + next.offset(), head_dim);
       const Element* row = cache + walk.offset();
-      for (int d = 0; d < unit.head_dim; d += 16) {
-        Lanes::store(unit.v + (int64_t{d} * kChunk + key * 16),
-                     load_elements(row + d, unit.head_dim - d, unit.inputs.kv.dtype));
-      }
+      float* out = unit.v + key * 16;
+      int d = 0;
+      for (; d + 16 <= head_dim; d += 16) Lanes::store(out + int64_t{d} * kChunk, Format::load(row + d));
+      if (d < head_dim) Lanes::store(out + int64_t{d} * kChunk, Format::load(row + d, head_dim - d));
     }
   }
 
@@ -220,17 +258,21 @@ struct AttentionKernels {
         [&](int r, int p, const Vec& sum) { Lanes::store(scores + r * kChunk + p * 16, sum); });
   }
 
+  // O = O * alpha + sum * beta for sixteen columns of a row, if the row sees the chunk.
+  static void update_output(const Unit& unit, const Chunk& chunk, int row, int column, const Vec& sum) {
+    if (row < chunk.row_begin || row >= chunk.row_end) return;
+    float* out = unit.state.out + int64_t{row} * unit.padded_dim + column;
+    const Vec added = Lanes::mul(sum, Lanes::set(unit.beta[row]));
+    Lanes::store(out, Lanes::fma(Lanes::load(out), Lanes::set(unit.alpha[row]), added));
+  }
+
   // O = O * alpha + (P · V) * beta for kRows rows and kPanels panels of columns from `panel` on.
   template <int kRows, int kPanels>
   static void value_tile(const Unit& unit, const Chunk& chunk, int row, int panel, int key_begin, int key_end) {
     multiply_tile<kRows, kPanels, kChunk, 1>(
         unit.scores + int64_t{row} * kChunk + key_begin, unit.v + (int64_t{panel} * kChunk + key_begin) * 16,
-        kChunk * 16, key_end - key_begin, [&](int r, int p, const Vec& sum) {
-          if (row + r < chunk.row_begin || row + r >= chunk.row_end) return;
-          float* out = unit.state.out + int64_t{row + r} * unit.padded_dim + (panel + p) * 16;
-          const Vec added = Lanes::mul(sum, Lanes::set(unit.beta[row + r]));
-          Lanes::store(out, Lanes::fma(Lanes::load(out), Lanes::set(unit.alpha[row + r]), added));
-        });
+        kChunk * 16, key_end - key_begin,
+        [&](int r, int p, const Vec& sum) { update_output(unit, chunk, row + r, (panel + p) * 16, sum); });
   }
 
   template <int kRows, int kPanels>
@@ -304,6 +346,117 @@ struct AttentionKernels {
     });
   }
 
+  // ---- The same from the pages, for units of one tile ---------------------------------------------------------------
+
+  // Fills unit.offsets, where the keys of this chunk and of the next one stand in the cache; what the chunk before
+  // already found is kept.
+  static void find_rows(const Unit& unit, const Chunk& chunk) {
+    int64_t* offsets = unit.offsets;
+    int first = chunk.key_begin;
+    if (chunk.first_position > int64_t{unit.item.chunk_begin} * kChunk) {
+      first = kChunk;
+      for (int key = 0; key < kChunk; ++key) offsets[key] = offsets[kChunk + key];
+    }
+    const int end = static_cast<int>(smaller(2 * kChunk, chunk.fetch_end - chunk.first_position));
+    if (first < end) {
+      PageWalk walk(unit, chunk.first_position + first);
+      for (int key = first; key < end; ++key, walk.advance()) offsets[key] = walk.offset();
+    }
+    // Asking again for what is there costs next to nothing.
+    for (int64_t key = larger(end, kChunk); key < 2 * kChunk; ++key) offsets[key] = offsets[chunk.key_begin];
+  }
+
+  template <typename Format, int kRows>
+  static void score_directly(const Unit& unit, const Chunk& chunk) {
+    using Element = typename Format::Element;
+    const Element* cache = static_cast<const Element*>(unit.inputs.kv.k);
+    const int head_dim = unit.head_dim;
+    for (int panel = chunk.key_begin / 16 * 16; panel < chunk.key_end; panel += 16) {
+      const Element* rows[16];
+      for (int i = 0; i < 16; ++i) {
+        const bool is_seen = chunk.key_begin <= panel + i && panel + i < chunk.key_end;
+        rows[i] = is_seen ? cache + unit.offsets[panel + i] : reinterpret_cast<const Element*>(unit.zeros);
+        if (is_seen) prefetch_row(cache + unit.offsets[kChunk + panel + i], head_dim);
+      }
+      Vec sums[kRows];
+#pragma GCC unroll 12
+      for (int r = 0; r < kRows; ++r) sums[r] = Lanes::set(0.0f);
+      const auto add_columns = [&](int d, int count) __attribute__((always_inline)) {
+        Vec square[16];
+        for (int i = 0; i < 16; ++i) {
+          square[i] = count == 16 ? Format::load(rows[i] + d) : Format::load(rows[i] + d, count);
+        }
+        float columns[256];
+        Lanes::store_transposed(square, columns, count);
+        const float* q = unit.q + d * kRows;
+#pragma GCC unroll 4
+        for (int k = 0; k < count; ++k) {
+          const Vec column = Lanes::load(columns + k * 16);
+#pragma GCC unroll 12
+          for (int r = 0; r < kRows; ++r) sums[r] = Lanes::fma(Lanes::set(q[k * kRows + r]), column, sums[r]);
+        }
+      };
+      int d = 0;
+      for (; d + 16 <= head_dim; d += 16) add_columns(d, 16);
+      if (d < head_dim) add_columns(d, head_dim - d);
+#pragma GCC unroll 12
+      for (int r = 0; r < kRows; ++r) Lanes::store(unit.scores + r * kChunk + panel, sums[r]);
+    }
+  }
+
+  template <typename Format, int kRows, int kPanels>
+  static void add_values_directly(const Unit& unit, const Chunk& chunk, int column) {
+    using Element = typename Format::Element;
+    const Element* cache = static_cast<const Element*>(unit.inputs.kv.v);
+    for (; column + kPanels * 16 <= unit.padded_dim; column += kPanels * 16) {
+      const int last_count = unit.head_dim - (column + kPanels * 16 - 16);  // under 16: the last panel is a part
+      Vec sums[kRows][kPanels];
+#pragma GCC unroll 12
+      for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+        for (int p = 0; p < kPanels; ++p) sums[r][p] = Lanes::set(0.0f);
+      }
+      for (int key = chunk.key_begin; key < chunk.key_end; ++key) {
+        const Element* row = cache + unit.offsets[key] + column;
+        const Element* next = cache + unit.offsets[kChunk + key] + column;
+        for (int i = 0; i < kPanels * 16; i += 64 / static_cast<int>(sizeof(Element))) Lanes::prefetch(next + i);
+        Vec columns[kPanels];
+#pragma GCC unroll 8
+        for (int p = 0; p < kPanels - 1; ++p) columns[p] = Format::load(row + 16 * p);
+        columns[kPanels - 1] = last_count >= 16 ? Format::load(row + 16 * (kPanels - 1))
+                                                : Format::load(row + 16 * (kPanels - 1), last_count);
+#pragma GCC unroll 12
+        for (int r = 0; r < kRows; ++r) {
+          const Vec p_of_row = Lanes::set(unit.scores[r * kChunk + key]);
+#pragma GCC unroll 8
+          for (int p = 0; p < kPanels; ++p) sums[r][p] = Lanes::fma(p_of_row, columns[p], sums[r][p]);
+        }
+      }
+#pragma GCC unroll 12
+      for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+        for (int p = 0; p < kPanels; ++p) update_output(unit, chunk, r, column + 16 * p, sums[r][p]);
+      }
+    }
+    if constexpr (kPanels > 1) {
+      if (column < unit.padded_dim) {
+        add_values_directly<Format, kRows, kPanels / 2>(unit, chunk, column);
+      }
+    }
+  }
+
+  template <typename Format>
+  static void attend_chunk_directly(const Unit& unit, const Chunk& chunk) {
+    find_rows(unit, chunk);
+    with_rows<kTileRows>(unit.num_rows, [&](auto rows) {
+      constexpr int kRows = decltype(rows)::value;
+      score_directly<Format, kRows>(unit, chunk);
+      for (int row = chunk.row_begin; row < chunk.row_end; ++row) soften_row(unit, chunk, row);
+      merge_sums(unit, chunk);
+      add_values_directly<Format, kRows, Lanes::panels_for_rows(kRows)>(unit, chunk, 0);
+    });
+  }
+
   // ---- Softmax -----------------------------------------------------------------------------------------------------
 
   // Scores of one row become probabilities relative to the row's largest score in this chunk; what the row does not see
@@ -374,6 +527,7 @@ struct AttentionKernels {
     chunk.first_position = chunk_index * kChunk;
     chunk.key_begin = static_cast<int>(larger(0, unit.first_key - chunk.first_position));
     chunk.key_end = static_cast<int>(smaller(kChunk, unit.end_key - chunk.first_position));
+    chunk.fetch_end = smaller(unit.end_key, int64_t{unit.item.chunk_end} * kChunk);
     // Positions rise with rows: the first rows may end before the chunk, the last ones' windows begin after it.
     const int64_t first_seeing = larger(0, chunk.first_position - unit.item.first_position);
     int64_t end_seeing = unit.item.token_end - unit.item.token_begin;
@@ -384,13 +538,21 @@ struct AttentionKernels {
     chunk.row_begin = static_cast<int>(first_seeing * unit.group_size);
     chunk.row_end = static_cast<int>(end_seeing * unit.group_size);
 
-    if (unit.inputs.kv.dtype == DType::kF32) {
-      load_keys<float>(unit, chunk);
-      load_values<float>(unit, chunk);
-    } else {
-      load_keys<uint16_t>(unit, chunk);
-      load_values<uint16_t>(unit, chunk);
+    switch (unit.inputs.kv.dtype) {
+      case DType::kF32:
+        return attend_chunk<F32Format>(unit, chunk);
+      case DType::kF16:
+        return attend_chunk<F16Format>(unit, chunk);
+      default:
+        return attend_chunk<BF16Format>(unit, chunk);
     }
+  }
+
+  template <typename Format>
+  static void attend_chunk(const Unit& unit, const Chunk& chunk) {
+    if (unit.num_rows <= kTileRows) return attend_chunk_directly<Format>(unit, chunk);
+    load_keys<Format>(unit, chunk);
+    load_values<Format>(unit, chunk);
     compute_scores(unit, chunk);
     for (int row = chunk.row_begin; row < chunk.row_end; ++row) soften_row(unit, chunk, row);
     merge_sums(unit, chunk);
@@ -436,6 +598,7 @@ struct AttentionKernels {
     const int padded_dim = static_cast<int>(padded_to_lanes(head_dim));
     const int num_rows = (item.token_end - item.token_begin) * group_size;
     const int64_t padded_rows = padded_to_lanes(num_rows);
+    int64_t offsets[2 * kChunk];
     float* next = workspace;
     const auto take = [&](int64_t count) {
       float* taken = next;
@@ -459,6 +622,7 @@ struct AttentionKernels {
               .chunk_sum = take(padded_rows),
               .alpha = take(padded_rows),
               .beta = take(padded_rows),
+              .offsets = offsets,
               .zeros = nullptr,
               .state = {}};
     unit.first_key = unit.row_first_key(0);

@@ -121,7 +121,7 @@ struct Avx2Lanes {
   }
 
   // One 8 x 8 corner: rows r..r+7 of registers, to columns of `out` 16 apart.
-  static void transpose_8x8(const __m256 (&r)[8], float* out, int count) {
+  [[gnu::always_inline]] static void transpose_8x8(const __m256 (&r)[8], float* out, int count) {
     __m256 a[8];
     __m256 b[8];
     for (int i = 0; i < 8; i += 2) {
@@ -139,7 +139,7 @@ struct Avx2Lanes {
       if (i + 4 < count) _mm256_storeu_ps(out + (i + 4) * 16, _mm256_permute2f128_ps(b[i], b[i + 4], 0x31));
     }
   }
-  static void store_transposed(const Vec (&rows)[16], float* out, int count) {
+  [[gnu::always_inline]] static void store_transposed(const Vec (&rows)[16], float* out, int count) {
     for (int half = 0; half < 2; ++half) {
       __m256 r[8];
       for (int i = 0; i < 8; ++i) r[i] = rows[8 * half + i].low;
@@ -149,7 +149,7 @@ struct Avx2Lanes {
       transpose_8x8(r, out + 8 * 16 + 8 * half, count - 8);
     }
   }
-  static void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+  static void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 };
 
 }  // namespace

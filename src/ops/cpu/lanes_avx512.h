@@ -97,7 +97,7 @@ struct Avx512Lanes {
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
   }
 
-  static void store_transposed(const Vec (&rows)[16], float* out, int count) {
+  [[gnu::always_inline]] static void store_transposed(const Vec (&rows)[16], float* out, int count) {
     __m512 a[16];
     __m512 b[16];
     // Within every 128-bit quarter: 4 x 4 transposes of four rows each.
@@ -123,7 +123,7 @@ struct Avx512Lanes {
       if (12 + c < count) _mm512_storeu_ps(out + (12 + c) * 16, _mm512_shuffle_f32x4(odd_low, odd_high, 0xdd));
     }
   }
-  static void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+  static void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 };
 
 }  // namespace

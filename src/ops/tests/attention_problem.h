@@ -8,11 +8,13 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <random>
 #include <vector>
 
+#include "ops/host_memory.h"
 #include "ops/ops.h"
 
 namespace quire {
@@ -72,7 +74,7 @@ class AttentionProblem {
     kv.page_stride = page_elements_;
     kv.head_stride = int64_t{case_.page_size} * case_.head_dim;
     kv.token_stride = case_.head_dim;
-    char* base = pool_.data();
+    char* base = static_cast<char*>(pool_.data());
     kv.k = base + kOtherLayerElements * dtype_bytes(case_.dtype);
     kv.v = base + (kOtherLayerElements + case_.num_kv_heads * kv.head_stride) * dtype_bytes(case_.dtype);
     kv.dtype = case_.dtype;
@@ -237,7 +239,9 @@ class AttentionProblem {
   }
 
   void fill_pages() {
-    pool_.assign(static_cast<size_t>(num_pages_ * page_elements_ * dtype_bytes(case_.dtype)), '\xff');  // NaN in all
+    // Where a KV cache would be: on huge pages, if it is large.
+    pool_ = allocate_host(num_pages_ * page_elements_ * dtype_bytes(case_.dtype), "test").value();
+    std::memset(pool_.data(), 0xff, static_cast<size_t>(pool_.num_bytes()));  // a NaN in every dtype
     const PagedKv cache = kv();
     for (int s = 0; s < static_cast<int>(case_.sequences.size()); ++s) {
       const AttentionSequence& sequence = case_.sequences[static_cast<size_t>(s)];
@@ -306,7 +310,7 @@ class AttentionProblem {
   int pages_per_sequence_ = 1;
   int num_pages_ = 0;
   int64_t page_elements_ = 0;
-  std::vector<char> pool_;
+  DeviceBuffer pool_;
   std::vector<float> queries_;
 };
 

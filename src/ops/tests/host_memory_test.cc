@@ -1,0 +1,86 @@
+#include "ops/host_memory.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+namespace quire {
+namespace {
+
+// A folder that stands before /proc and /sys.
+class FakeRoot {
+ public:
+  FakeRoot() : path_(std::filesystem::path(testing::TempDir()) / "quire_host_memory_test") {
+    std::filesystem::remove_all(path_);
+  }
+  ~FakeRoot() { std::filesystem::remove_all(path_); }
+  void write(const std::string& file, const std::string& text) {
+    const std::filesystem::path path = path_.string() + file;
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path) << text;
+  }
+  std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+TEST(HostMemory, TheSmallerOfTheSystemAndTheGroupCounts) {
+  FakeRoot root;
+  EXPECT_GT(available_host_bytes(root.path()), int64_t{1} << 60);  // nothing says
+  root.write("/proc/meminfo", "MemTotal:  4000 kB\nMemAvailable:  3000 kB\n");
+  EXPECT_EQ(available_host_bytes(root.path()), 3000 * 1024);
+  root.write("/sys/fs/cgroup/memory.max", "max\n");
+  root.write("/sys/fs/cgroup/memory.current", "100\n");
+  EXPECT_EQ(available_host_bytes(root.path()), 3000 * 1024);
+  root.write("/proc/self/cgroup", "0::/a/b\n");
+  root.write("/sys/fs/cgroup/a/memory.max", "1000000\n");
+  root.write("/sys/fs/cgroup/a/memory.current", "400000\n");
+  root.write("/sys/fs/cgroup/a/memory.stat", "anon 7\ninactive_file 100000\n");
+  EXPECT_EQ(available_host_bytes(root.path()), 700'000);
+  root.write("/sys/fs/cgroup/a/b/memory.max", "50\n");
+  root.write("/sys/fs/cgroup/a/b/memory.current", "60\n");
+  EXPECT_EQ(available_host_bytes(root.path()), 0);
+}
+
+TEST(HostMemory, VersionOneGroups) {
+  FakeRoot root;
+  root.write("/proc/self/cgroup", "3:cpu:/x\n2:memory:/x\n");
+  root.write("/sys/fs/cgroup/memory/x/memory.limit_in_bytes", "9223372036854771712\n");
+  root.write("/sys/fs/cgroup/memory/x/memory.usage_in_bytes", "1\n");
+  EXPECT_GT(available_host_bytes(root.path()), int64_t{1} << 60);
+  root.write("/sys/fs/cgroup/memory/x/memory.limit_in_bytes", "5000\n");
+  EXPECT_EQ(available_host_bytes(root.path()), 4999);
+}
+
+TEST(HostMemory, BlocksAreAlignedAndUsable) {
+  for (const int64_t size : {int64_t{0}, int64_t{1}, int64_t{1000}, int64_t{20} << 20}) {
+    Result<DeviceBuffer> block = allocate_host(size, "test");
+    ASSERT_TRUE(block.is_ok());
+    EXPECT_EQ(block.value().num_bytes(), size);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(block.value().data()) % 256, 0u);
+    if (size > 0) {
+      static_cast<char*>(block.value().data())[0] = 1;
+      static_cast<char*>(block.value().data())[size - 1] = 1;
+    }
+  }
+}
+
+TEST(HostMemory, WhatCannotFitIsRefusedWithNumbers) {
+  const Result<DeviceBuffer> block = allocate_host(int64_t{1} << 60, "KV pages");
+  ASSERT_FALSE(block.is_ok());
+  EXPECT_EQ(block.status().code(), StatusCode::kResourceExhausted);
+  EXPECT_NE(block.status().message().find("KV pages"), std::string::npos);
+  EXPECT_NE(block.status().message().find("1048576.0 TiB"), std::string::npos) << block.status().message();
+  EXPECT_NE(block.status().message().find("available"), std::string::npos);
+}
+
+TEST(HostMemory, DescribesBytes) {
+  EXPECT_EQ(describe_bytes(0), "0 B");
+  EXPECT_EQ(describe_bytes(1536), "1.5 KiB");
+  EXPECT_EQ(describe_bytes(int64_t{3} << 30), "3.0 GiB");
+}
+
+}  // namespace
+}  // namespace quire
