@@ -145,6 +145,16 @@ TEST(HfConfig, Gemma3InsideAModelThatSeesImages) {
   EXPECT_EQ(config.window_of_layer(5), 0);
 }
 
+TEST(HfConfig, LayersWithARopeOfTheirOwnStayApartUnderAnyContext) {
+  boost::json::object object = boost::json::parse(kGemmaJson).get_object();
+  object["text_config"].get_object()["max_position_embeddings"] = 512;
+  const ModelConfig config = must_parse(boost::json::serialize(object));
+  EXPECT_EQ(config.window_of_layer(0), 1024);
+  EXPECT_EQ(config.window_of_layer(5), 0);
+  object["text_config"].get_object()["sliding_window"] = nullptr;
+  EXPECT_NE(error_of(boost::json::serialize(object)).find("does not say how long"), std::string::npos);
+}
+
 TEST(HfConfig, UnknownArchitecturesAreNamedAndTheKnownListed) {
   const std::string message = error_of(changed({{"architectures", R"(["MambaForCausalLM"])"}}));
   EXPECT_NE(message.find("MambaForCausalLM"), std::string::npos) << message;
@@ -348,6 +358,7 @@ INSTANTIATE_TEST_SUITE_P(
                       BadField{"general.architecture", R"("falcon")",
                                "\"falcon\", which is not supported; supported are: llama, qwen2"},
                       BadField{"general.architecture", "3", "general.architecture is 3"},
+                      BadField{"llama.expert_count", "8", "mixture of experts are not supported"},
                       BadField{"llama.block_count", "0", "llama.block_count is 0"},
                       BadField{"llama.attention.head_count", "0", "llama.attention.head_count is 0"},
                       BadField{"llama.attention.head_count", "[]", "is [], expected"},
