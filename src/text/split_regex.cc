@@ -19,7 +19,7 @@ constexpr uint32_t kMatchLimitBase = 1'000'000;
 constexpr uint32_t kMatchLimitPerByte = 2;
 constexpr uint32_t kHeapLimitKib = 256 * 1024;
 constexpr size_t kJitStackMin = 32 * 1024;
-constexpr size_t kJitStackMax = 64 * 1024 * 1024;
+constexpr size_t kJitStackMax = 1024 * 1024;  // beyond it the interpreter takes over
 
 // The property White_Space; PCRE2 10.42's own \s also takes U+180E, which left it in Unicode 6.3.
 constexpr const char* kWhiteSpace =
