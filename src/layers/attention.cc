@@ -24,8 +24,9 @@ void attention_layer(StepContext& context, const StepBatch& batch, const Attenti
 
   if (layer.q_norm.is_given()) ops.rms_norm(op_context, q, q, layer.q_norm, layer.norm_epsilon);
   if (layer.k_norm.is_given()) ops.rms_norm(op_context, k, k, layer.k_norm, layer.norm_epsilon);
-  ops.rope(op_context, q, inputs.rope_table, layer.rope_style);
-  ops.rope(op_context, k, inputs.rope_table, layer.rope_style);
+  // The heads of q and k lie side by side: one launch turns both.
+  const TensorView q_and_k = qkv.slice(1, 0, query_size + kv_size).split_last_dimension(layer.head_dim);
+  ops.rope(op_context, q_and_k, inputs.rope_table, layer.rope_style);
   ops.write_kv(op_context, kv, k, v, group.batch.slots);
 
   const TensorView mixed = op_context.scratch.take(dtype, {num_tokens, query_size});
