@@ -1,0 +1,181 @@
+// Times the kernel rows of attention over pages: prefill of 2,048 tokens in GFLOP/s and decoding in GB/s of KV, each
+// with its share of what this machine can do, measured in the same run. The cache is larger than the processor's, on
+// shuffled pages; data is random. One JSON object a line; a table with --table.
+//
+//   attention_bench [--row NAME] [--threads N] [--samples N] [--case NAME] [--table]
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/cpu_info.h"
+#include "base/thread_pool.h"
+#include "benchmarks/machine_limits.h"
+#include "ops/cpu/attention.h"
+#include "ops/cpu/cpu_ops.h"
+#include "ops/tests/attention_problem.h"
+
+namespace quire {
+namespace {
+
+struct Options {
+  std::string row;
+  std::string case_name;
+  int num_threads = 0;
+  int num_samples = 20;
+  bool is_table = false;
+};
+
+Options parse_options(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view flag = argv[i];
+    if (flag == "--table") {
+      options.is_table = true;
+      continue;
+    }
+    const bool is_known = flag == "--row" || flag == "--case" || flag == "--threads" || flag == "--samples";
+    if (!is_known || i + 1 >= argc) {
+      std::fprintf(stderr, "unknown flag or no value: %s\n", argv[i]);
+      std::exit(2);
+    }
+    const std::string value = argv[++i];
+    if (flag == "--row") options.row = value;
+    if (flag == "--case") options.case_name = value;
+    if (flag == "--threads") options.num_threads = std::atoi(value.c_str());
+    if (flag == "--samples") options.num_samples = std::max(1, std::atoi(value.c_str()));
+  }
+  return options;
+}
+
+struct BenchCase {
+  const char* name;
+  AttentionCase attention_case;
+};
+
+std::vector<AttentionSequence> decoding(int num_sequences, int context_length) {
+  std::vector<AttentionSequence> sequences;
+  for (int s = 0; s < num_sequences; ++s) sequences.push_back({static_cast<uint64_t>(s), 1, context_length});
+  return sequences;
+}
+
+std::vector<BenchCase> bench_cases() {
+  const auto make = [](int num_heads, int num_kv_heads, int head_dim, DType dtype, int window,
+                       std::vector<AttentionSequence> sequences) {
+    AttentionCase made;
+    made.num_heads = num_heads;
+    made.num_kv_heads = num_kv_heads;
+    made.head_dim = head_dim;
+    made.dtype = dtype;
+    made.params = {.scale = 0.125f, .window = window};
+    made.sequences = std::move(sequences);
+    return made;
+  };
+  const std::vector<AttentionSequence> prefill = {{1, 2048, 2048}};
+  return {
+      {"prefill_2k_d64_f16", make(9, 3, 64, DType::kF16, 0, prefill)},
+      {"prefill_2k_d64_f32", make(9, 3, 64, DType::kF32, 0, prefill)},
+      {"prefill_2k_d128_f16", make(8, 2, 128, DType::kF16, 0, prefill)},
+      {"prefill_2k_d128_mha_f32", make(4, 4, 128, DType::kF32, 0, prefill)},
+      {"prefill_2k_d256_window512_f16", make(4, 1, 256, DType::kF16, 512, prefill)},
+      {"decode_16x4k_d64_f16", make(9, 3, 64, DType::kF16, 0, decoding(16, 4096))},
+      {"decode_16x4k_d64_mha_f16", make(3, 3, 64, DType::kF16, 0, decoding(16, 4096))},
+      {"decode_8x4k_d64_f32", make(9, 3, 64, DType::kF32, 0, decoding(8, 4096))},
+      {"decode_16x4k_d128_f16", make(8, 2, 128, DType::kF16, 0, decoding(16, 4096))},
+      {"decode_16x4k_d128_bf16", make(8, 2, 128, DType::kBF16, 0, decoding(16, 4096))},
+      {"decode_1x64k_d128_f16", make(8, 2, 128, DType::kF16, 0, decoding(1, 65536))},
+  };
+}
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Multiplications and additions of q·k and p·v for the keys that are seen.
+double operations_of(const AttentionCase& c) {
+  double pairs = 0;
+  for (const AttentionSequence& sequence : c.sequences) {
+    for (int i = 0; i < sequence.num_queries; ++i) {
+      const int seen = sequence.context_length - sequence.num_queries + i + 1;
+      pairs += c.params.window > 0 ? std::min(seen, c.params.window) : seen;
+    }
+  }
+  return 4.0 * pairs * c.head_dim * c.num_heads;
+}
+
+double kv_bytes_of(const AttentionCase& c) {
+  double tokens = 0;
+  for (const AttentionSequence& sequence : c.sequences) tokens += sequence.context_length;
+  return 2.0 * tokens * c.num_kv_heads * c.head_dim * static_cast<double>(dtype_bytes(c.dtype));
+}
+
+void bench_row(const Options& options, const MachineLimits& limits, const BenchCase& bench, AttentionProblem& problem,
+               const std::string& row, int num_threads) {
+  BackendOptions backend;
+  backend.num_threads = num_threads;
+  backend.forced_kernels["attention"] = row;
+  const std::unique_ptr<CpuOps> ops = CpuOps::create(backend).value();
+  const AttentionCase& c = bench.attention_case;
+  std::vector<float> out(static_cast<size_t>(problem.num_tokens() * problem.row_size()));
+  const TensorView out_view =
+      TensorView(out.data(), DType::kF32, {problem.num_tokens(), problem.row_size()}).split_last_dimension(c.head_dim);
+  Arena arena(ops->allocate(4096, "scratch").value());
+  OpContext context{arena};
+  const std::unique_ptr<AttentionPlan> plan = ops->create_attention_plan(problem.geometry()).value();
+  std::vector<double> times;
+  for (int i = 0; i < options.num_samples + 2; ++i) {
+    const double begin = now_seconds();
+    ops->plan_attention(context, *plan, problem.batch());
+    ops->attention(context, out_view, problem.q(), problem.kv(), problem.batch(), *plan, c.params);
+    if (i >= 2) times.push_back(now_seconds() - begin);  // two to warm up
+  }
+  std::sort(times.begin(), times.end());
+  const double median = times[times.size() / 2];
+  const double gflops = operations_of(c) / median * 1e-9;
+  const double gbps = kv_bytes_of(c) / median * 1e-9;
+  const bool is_bound_by_reading = gbps / limits.read_gbps > gflops / limits.f32_gflops;
+  const double share = std::max(gbps / limits.read_gbps, gflops / limits.f32_gflops);
+  std::printf(options.is_table
+                  ? "%-30s %-7s %d threads %9.3f ms (%.3f to %.3f)  %6.1f GFLOP/s  %5.1f GB/s  %4.1f %% of %s\n"
+                  : "{\"op\": \"attention\", \"case\": \"%s\", \"row\": \"%s\", \"threads\": %d, \"median_ms\": %.4f, "
+                    "\"p10_ms\": %.4f, \"p90_ms\": %.4f, \"gflops\": %.2f, \"kv_gbps\": %.2f, \"percent_of_limit\": "
+                    "%.1f, \"limit\": \"%s\"}\n",
+              bench.name, row.c_str(), num_threads, median * 1e3, times[times.size() / 10] * 1e3,
+              times[times.size() * 9 / 10] * 1e3, gflops, gbps, share * 100, is_bound_by_reading ? "read" : "compute");
+  std::fflush(stdout);
+}
+
+int main_with_options(const Options& options) {
+  const CpuInfo info = read_cpu_info();
+  const int num_threads = options.num_threads > 0 ? options.num_threads : default_num_threads(info);
+  MachineLimits limits;
+  {
+    ThreadPool pool(num_threads);
+    limits = measure_machine_limits(pool, info.features);
+  }
+  std::printf(options.is_table ? "%s, %d threads: read %.1f GB/s, f32 %.0f GFLOP/s\n"
+                               : "{\"machine\": \"%s\", \"threads\": %d, \"read_gbps\": %.2f, \"f32_gflops\": %.1f}\n",
+              info.model_name.c_str(), num_threads, limits.read_gbps, limits.f32_gflops);
+  for (const BenchCase& bench : bench_cases()) {
+    if (!options.case_name.empty() && options.case_name != bench.name) continue;
+    AttentionProblem problem(bench.attention_case);
+    for (const auto& row : cpu::attention_rows()) {
+      const std::string name(row.name);
+      if (options.row.empty() ? name == "scalar" : name != options.row) continue;
+      if (name == "avx512" && !info.features.has_avx512()) continue;
+      if (name == "avx2" && !info.features.has_avx2()) continue;
+      bench_row(options, limits, bench, problem, name, num_threads);
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace quire
+
+int main(int argc, char** argv) {
+  return quire::main_with_options(quire::parse_options(argc, argv));
+}
