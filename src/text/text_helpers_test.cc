@@ -45,6 +45,18 @@ TEST(Normalizer, NormalForms) {
   EXPECT_EQ(normalize(Kind::kNfc, "plain"), "plain");
 }
 
+TEST(Normalizer, NewerMarksStayWhereTheyAre) {
+  using Kind = NormalizerStep::Kind;
+  // U+1AC1 (Unicode 13, class 230) would go before U+0345 (class 240) if it took part.
+  EXPECT_EQ(normalize(Kind::kNfc, "k\xCD\x85\xE1\xAB\x81"), "k\xCD\x85\xE1\xAB\x81");
+  EXPECT_EQ(normalize(Kind::kNfc, "k\xCD\x85\xCC\x81"), "\xE1\xB8\xB1\xCD\x85");
+  EXPECT_EQ(normalize(Kind::kNfkc, "\xE3\x8B\xBF"), "\xE3\x8B\xBF");  // U+32FF, Unicode 12
+  EXPECT_TRUE(is_numeric(0x10D40));                                   // Unicode 16
+  EXPECT_TRUE(is_numeric(0xBD));
+  EXPECT_FALSE(is_punctuation(0x2E5D));  // newer than the Punctuation pre-tokenizer
+  EXPECT_TRUE(is_punctuation(0x3002));
+}
+
 TEST(Normalizer, MarksFollowTheBytes) {
   SplitRegexScratch scratch;
   const Normalizer nfc(
