@@ -70,6 +70,8 @@ struct Avx2Codes {
   static Vec load_low_nibbles(const uint8_t* p) { return {low_nibbles(load_8(p)), low_nibbles(load_8(p + 8))}; }
   static Vec load_high_nibbles(const uint8_t* p) { return {high_nibbles(load_8(p)), high_nibbles(load_8(p + 8))}; }
 
+  static constexpr int code_class(int max_code) { return max_code <= 15 ? 15 : max_code; }
+
   // Products of bytes are summed in pairs to 16 bits, then over as many vectors as cannot overflow, then to 32 bits.
   template <int kMaxCode>
   struct Dot {
@@ -79,11 +81,10 @@ struct Avx2Codes {
     __m256i short_high;
     __m256i sum_low;
     __m256i sum_high;
+    int32_t bias;  // joins the sums when they begin: until then it needs no register
 
-    explicit Dot(int32_t bias) {
-      // 8-bit codes are made signed below, so the offset is gone already.
-      sum_low = sum_high = kMaxCode == 255 ? _mm256_setzero_si256() : _mm256_set1_epi32(bias);
-    }
+    // 8-bit codes are made signed below, so their offset is gone already.
+    explicit Dot(int32_t group_bias) : bias(kMaxCode == 255 ? 0 : group_bias) {}
     template <int kIndex>
     void add(const Bytes& codes, const int8_t* x) {
       int32_t four;
@@ -99,7 +100,7 @@ struct Avx2Codes {
         high = _mm256_maddubs_epi16(codes.high, activations);
       }
       if constexpr (kIndex % kVectorsPer16Bits == 0) {
-        if constexpr (kIndex > 0) widen();
+        if constexpr (kIndex > 0) widen<kIndex == kVectorsPer16Bits>();
         short_low = low;
         short_high = high;
       } else {
@@ -107,8 +108,9 @@ struct Avx2Codes {
         short_high = _mm256_add_epi16(short_high, high);
       }
     }
+    template <int kCount>
     Vec finish() {
-      widen();
+      widen<kCount <= kVectorsPer16Bits>();
       return {_mm256_cvtepi32_ps(sum_low), _mm256_cvtepi32_ps(sum_high)};
     }
 
@@ -118,8 +120,10 @@ struct Avx2Codes {
       const __m256i weights = _mm256_xor_si256(codes, _mm256_set1_epi8(static_cast<char>(0x80)));
       return _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(activations, weights));
     }
+    template <bool kIsFirst>
     void widen() {
       const __m256i ones = _mm256_set1_epi16(1);
+      if constexpr (kIsFirst) sum_low = sum_high = _mm256_set1_epi32(bias);
       sum_low = _mm256_add_epi32(sum_low, _mm256_madd_epi16(short_low, ones));
       sum_high = _mm256_add_epi32(sum_high, _mm256_madd_epi16(short_high, ones));
     }

@@ -50,6 +50,10 @@ struct Avx512Codes {
   }
 
 #if defined(__AVX512VNNI__)
+  static constexpr int code_class(int) {
+    return 255;
+  }
+
   template <int kMaxCode>
   struct Dot {
     __m512i sum;
@@ -61,7 +65,10 @@ struct Avx512Codes {
       std::memcpy(&four, x, sizeof(four));
       sum = _mm512_dpbusd_epi32(sum, codes.v, _mm512_set1_epi32(four));
     }
-    Vec finish() const { return {_mm512_cvtepi32_ps(sum)}; }
+    template <int kCount>
+    Vec finish() const {
+      return {_mm512_cvtepi32_ps(sum)};
+    }
   };
 #endif
 

@@ -21,16 +21,18 @@ bool uses_int8(const LinearCall& call) {
 
 // Best first. Rows of one order agree to the bit, so that what a machine chooses does not change what it answers.
 constexpr KernelRow<LinearCall> kLinearRows[] = {
+#if defined(__x86_64__)
     {"avx512_vnni_int8", [](const LinearCall& call) { return uses_int8(call) && call.features.has_avx512_vnni(); },
      [](const LinearCall& call) { run_linear_int8(call, kAvx512VnniInt8Kernels); }, kInt8Groups},
     {"avx2_int8", [](const LinearCall& call) { return uses_int8(call) && call.features.has_avx2(); },
      [](const LinearCall& call) { run_linear_int8(call, kAvx2Int8Kernels); }, kInt8Groups},
-    {"scalar_int8", [](const LinearCall& call) { return uses_int8(call); },
-     [](const LinearCall& call) { run_linear_int8(call, kScalarInt8Kernels); }, kInt8Groups},
     {"avx512_f32", [](const LinearCall& call) { return !uses_int8(call) && call.features.has_avx512(); },
      [](const LinearCall& call) { run_linear_f32(call, kAvx512F32Kernels); }, kF32Ascending},
     {"avx2_f32", [](const LinearCall& call) { return !uses_int8(call) && call.features.has_avx2(); },
      [](const LinearCall& call) { run_linear_f32(call, kAvx2F32Kernels); }, kF32Ascending},
+#endif
+    {"scalar_int8", [](const LinearCall& call) { return uses_int8(call); },
+     [](const LinearCall& call) { run_linear_int8(call, kScalarInt8Kernels); }, kInt8Groups},
     {"scalar_f32", [](const LinearCall& call) { return !uses_int8(call); },
      [](const LinearCall& call) { run_linear_f32(call, kScalarF32Kernels); }, kF32Ascending},
 };

@@ -1,6 +1,6 @@
-// The driver of products with float activations. One token: panels are shared by the threads, weights become floats in
-// registers. More: activations are laid out in tiles, then chunks of panels are shared; for a block of tokens a thread
-// makes a slice of its chunk's weights floats once and multiplies it with every tile.
+// The driver of products with float activations. A few tokens: panels are shared by the threads, weights become floats
+// in registers. More: chunks of panels are shared; for a block of tokens a thread makes a slice of its chunk's weights
+// floats once and multiplies it with every tile of tokens. Before either, activations are laid out in tiles.
 #include <algorithm>
 #include <cstring>
 
@@ -18,22 +18,29 @@ constexpr int64_t kMaxChunkPanels = 4;
 // Tokens whose sums a thread keeps while it walks k; a multiple of every tile.
 constexpr int64_t kBlockTokens = 240;
 constexpr int64_t kChunksPerThread = 8;
-constexpr int64_t kMaxVectorPanels = 32;
+constexpr int64_t kMaxFewPanels = 16;
 
 int64_t chunk_panels(const LinearCall& call, int64_t panels, int64_t most) {
   return std::clamp<int64_t>(panels / (call.pool.num_threads() * kChunksPerThread), 1, most);
 }
 
-void multiply_vector(const LinearCall& call, const F32Kernels::Format& kernel) {
+void multiply_few(const LinearCall& call, const F32Kernels::Format& kernel, const TokenTiles& tiles, const float* x) {
   const int64_t n = call.weight.n;
   const int64_t panels = num_panels(n);
   const PackedPanels packed = panels_of(call.weight);
-  const float* x = call.x.data<float>();
-  call.pool.parallel_for(panels, chunk_panels(call, panels, kMaxVectorPanels), [&](const WorkRange& range) {
-    alignas(64) float sums[kMaxVectorPanels * kPanelLanes];
-    kernel.multiply_vector(skip_panels(packed, range.begin), range.end - range.begin, x, sums);
+  call.pool.parallel_for(panels, chunk_panels(call, panels, kMaxFewPanels), [&](const WorkRange& range) {
+    constexpr int64_t kStride = kMaxFewPanels * kPanelLanes;
+    alignas(64) float sums[kMaxFewTokens * kStride];
     const int64_t first = range.begin * kPanelLanes;
-    store_outputs(call, 0, first, std::min(range.end * kPanelLanes, n) - first, sums);
+    const int64_t count = std::min(range.end * kPanelLanes, n) - first;
+    for (int64_t i = 0; i < tiles.count; ++i) {
+      const TokenTile& tokens = tiles.tiles[i];
+      kernel.multiply_few[tokens.num_tokens](skip_panels(packed, range.begin), range.end - range.begin,
+                                             x + tokens.first_token * call.weight.k, sums, kStride);
+      for (int64_t t = 0; t < tokens.num_tokens; ++t) {
+        store_outputs(call, tokens.first_token + t, first, count, sums + t * kStride);
+      }
+    }
   });
 }
 
@@ -52,7 +59,8 @@ void multiply_tiles(const LinearCall& call, const F32Kernels& kernels, const Tok
   const int64_t k = call.weight.k;
   const int64_t panels = num_panels(n);
   const PackedPanels packed = panels_of(call.weight);
-  const int64_t grain = chunk_panels(call, panels, kMaxChunkPanels);
+  // Kernels like pairs.
+  const int64_t grain = (chunk_panels(call, panels, kMaxChunkPanels) + 1) / 2 * 2;
   const int64_t stride = grain * kPanelLanes;
   const int64_t slice_floats = grain * kSliceK * kPanelLanes;
   const int64_t block_tokens = std::min<int64_t>(call.x.size(0), kBlockTokens);
@@ -80,10 +88,19 @@ void multiply_tiles(const LinearCall& call, const F32Kernels& kernels, const Tok
         for (int64_t i = tile_begin; i < tile_end; ++i) {
           const TokenTile& tokens = tiles.tiles[i];
           const float* tile_x = x + tokens.first_token * k + k_begin * tokens.num_tokens;
-          for (int64_t p = 0; p < range.end - range.begin; ++p) {
-            kernels.multiply_tile[tokens.num_tokens](
-                slice + p * kSliceK * kPanelLanes, k_end - k_begin, tile_x,
-                sums + (tokens.first_token - first_token) * stride + p * kPanelLanes, stride);
+          float* tile_sums = sums + (tokens.first_token - first_token) * stride;
+          constexpr int64_t kPanelStride = kSliceK * kPanelLanes;
+          const auto multiply_pair = kernels.multiply_tile[1][tokens.num_tokens];
+          int64_t p = 0;
+          if (multiply_pair != nullptr) {
+            for (; p + 2 <= range.end - range.begin; p += 2) {
+              multiply_pair(slice + p * kPanelStride, kPanelStride, k_end - k_begin, tile_x,
+                            tile_sums + p * kPanelLanes, stride);
+            }
+          }
+          for (; p < range.end - range.begin; ++p) {
+            kernels.multiply_tile[0][tokens.num_tokens](slice + p * kPanelStride, kPanelStride, k_end - k_begin, tile_x,
+                                                        tile_sums + p * kPanelLanes, stride);
           }
         }
       }
@@ -99,20 +116,27 @@ void multiply_tiles(const LinearCall& call, const F32Kernels& kernels, const Tok
 
 void run_linear_f32(const LinearCall& call, const F32Kernels& kernels) {
   const int64_t num_tokens = call.x.size(0);
-  if (num_tokens == 1) {
-    multiply_vector(call, kernels.formats[static_cast<int>(call.weight.format)]);
-    return;
-  }
+  const F32Kernels::Format& kernel = kernels.formats[static_cast<int>(call.weight.format)];
+  const bool is_few = num_tokens <= kFewTokens && kernel.multiply_few[1] != nullptr;
   ArenaScope scope(call.scratch);
-  const TokenTiles tiles = make_token_tiles(call.scratch, num_tokens, kernels.multiply_tile);
-  float* x =
-      static_cast<float*>(call.scratch.take_bytes(num_tokens * call.weight.k * static_cast<int64_t>(sizeof(float))));
-  call.pool.parallel_for(tiles.count, 1, [&](const WorkRange& range) {
-    for (int64_t i = range.begin; i < range.end; ++i) {
-      interleave(call, tiles.tiles[i], x + tiles.tiles[i].first_token * call.weight.k);
-    }
-  });
-  multiply_tiles(call, kernels, tiles, x);
+  const TokenTiles tiles = is_few ? make_token_tiles(call.scratch, num_tokens, kernel.multiply_few)
+                                  : make_token_tiles(call.scratch, num_tokens, kernels.multiply_tile[0]);
+  const float* x = call.x.data<float>();
+  if (num_tokens > 1) {
+    float* tiled =
+        static_cast<float*>(call.scratch.take_bytes(num_tokens * call.weight.k * static_cast<int64_t>(sizeof(float))));
+    call.pool.parallel_for(tiles.count, 1, [&](const WorkRange& range) {
+      for (int64_t i = range.begin; i < range.end; ++i) {
+        interleave(call, tiles.tiles[i], tiled + tiles.tiles[i].first_token * call.weight.k);
+      }
+    });
+    x = tiled;
+  }
+  if (is_few) {
+    multiply_few(call, kernel, tiles, x);
+  } else {
+    multiply_tiles(call, kernels, tiles, x);
+  }
 }
 
 }  // namespace quire::cpu

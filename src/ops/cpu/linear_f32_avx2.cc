@@ -4,6 +4,9 @@
 
 namespace quire::cpu {
 
-const F32Kernels kAvx2F32Kernels = F32Impl<Avx2Codes>::make_kernels<1, 2, 4, 6>();
+template <int... kSizes>
+using Sizes = std::integer_sequence<int, kSizes...>;
+
+const F32Kernels kAvx2F32Kernels = F32Impl<Avx2Codes>::make_kernels<Sizes<1, 2, 4>, Sizes<1, 2, 6>, Sizes<>>();
 
 }  // namespace quire::cpu

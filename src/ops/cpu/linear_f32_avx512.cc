@@ -4,6 +4,10 @@
 
 namespace quire::cpu {
 
-const F32Kernels kAvx512F32Kernels = F32Impl<Avx512Codes>::make_kernels<1, 2, 4, 8, 12>();
+template <int... kSizes>
+using Sizes = std::integer_sequence<int, kSizes...>;
+
+const F32Kernels kAvx512F32Kernels =
+    F32Impl<Avx512Codes>::make_kernels<Sizes<1, 2, 4, 8>, Sizes<1, 2, 4, 12>, Sizes<1, 2, 4, 12>>();
 
 }  // namespace quire::cpu

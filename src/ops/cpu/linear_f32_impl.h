@@ -1,8 +1,9 @@
 // The kernels of linear_kernels.h's "f32_ascending" order as templates over Codes (codes_*.h). Included once by each
 // linear_f32_*.cc, which is compiled for one instruction set and calls nothing that other files might share.
 //
-// multiply_vector is bound by memory, and for integer formats by unpacking: about six instructions for 16 weights.
-// multiply_tile is the usual matrix tile: T * 16 outputs in registers, a weight vector and T broadcasts for each k.
+// multiply_few is bound by memory. dequantize takes about six instructions for 16 weights of an integer format.
+// multiply_tile is the usual matrix tile: tokens times panels in registers, for each k a weight vector a panel and a
+// broadcast a token.
 #pragma once
 
 #include <cstdint>
@@ -67,15 +68,21 @@ struct F32Impl {
     }
   }
 
-  template <FormatId kFormat>
-  static void multiply_vector(const PackedPanels& panels, int64_t num_panels, const float* x, float* out) {
+  template <FormatId kFormat, int kTokens>
+  static void multiply_few(const PackedPanels& panels, int64_t num_panels, const float* x, float* out,
+                           int64_t out_stride) {
     for (int64_t p = 0; p < num_panels; ++p) {
-      Vec acc = Lanes::set(0.0f);
+      Vec acc[kTokens];
+      unroll<kTokens>([&](auto t) __attribute__((always_inline)) { acc[t] = Lanes::set(0.0f); });
       visit_weights<kFormat>(
           panels, p, 0, panels.k, [&](int64_t k, const Vec& weights) __attribute__((always_inline)) {
-            acc = Lanes::fma(Lanes::set(x[k]), weights, acc);
+            unroll<kTokens>([&](auto t) __attribute__((always_inline)) {
+              acc[t] = Lanes::fma(Lanes::set(x[k * kTokens + t]), weights, acc[t]);
+            });
           });
-      Lanes::store(out + p * kPanelLanes, acc);
+      unroll<kTokens>([&](auto t) __attribute__((always_inline)) {
+        Lanes::store(out + t * out_stride + p * kPanelLanes, acc[t]);
+      });
     }
   }
 
@@ -87,29 +94,54 @@ struct F32Impl {
         });
   }
 
-  template <int kTokens>
-  static void multiply_tile(const float* weights, int64_t num_k, const float* x, float* out, int64_t out_stride) {
-    Vec acc[kTokens];
-    unroll<kTokens>([&](auto t) __attribute__((always_inline)) { acc[t] = Lanes::load(out + t * out_stride); });
+  template <int kPanels, int kTokens>
+  static void multiply_tile(const float* weights, int64_t panel_stride, int64_t num_k, const float* x, float* out,
+                            int64_t out_stride) {
+    Vec acc[kPanels * kTokens];
+    const auto place = [&](int i) { return out + i % kTokens * out_stride + i / kTokens * kPanelLanes; };
+    unroll<kPanels * kTokens>([&](auto i) __attribute__((always_inline)) { acc[i] = Lanes::load(place(i)); });
     for (int64_t k = 0; k < num_k; ++k) {
-      const Vec w = Lanes::load(weights);
-      unroll<kTokens>([&](auto t) __attribute__((always_inline)) { acc[t] = Lanes::fma(Lanes::set(x[t]), w, acc[t]); });
+      Vec w[kPanels];
+      unroll<kPanels>([&](auto p) __attribute__((always_inline)) { w[p] = Lanes::load(weights + p * panel_stride); });
+      unroll<kTokens>([&](auto t) __attribute__((always_inline)) {
+        const Vec activation = Lanes::set(x[t]);
+        unroll<kPanels>([&](auto p) __attribute__((always_inline)) {
+          acc[p * kTokens + t] = Lanes::fma(activation, w[p], acc[p * kTokens + t]);
+        });
+      });
       weights += kPanelLanes;
       x += kTokens;
     }
-    unroll<kTokens>([&](auto t) __attribute__((always_inline)) { Lanes::store(out + t * out_stride, acc[t]); });
+    unroll<kPanels * kTokens>([&](auto i) __attribute__((always_inline)) { Lanes::store(place(i), acc[i]); });
   }
 
-  template <int... kTileSizes>
+  template <int... kSizes>
+  using Sizes = std::integer_sequence<int, kSizes...>;
+
+  template <FormatId kFormat, int... kFew>
+  static constexpr F32Kernels::Format make_format(Sizes<kFew...>) {
+    F32Kernels::Format format{};
+    if constexpr (quant_format(kFormat).is_float) {
+      ((format.multiply_few[kFew] = multiply_few<kFormat, kFew>), ...);
+    }
+    format.dequantize = dequantize<kFormat>;
+    return format;
+  }
+  template <int kPanels, int... kTiles>
+  static constexpr void add_tiles([[maybe_unused]] F32Kernels& kernels, Sizes<kTiles...>) {
+    ((kernels.multiply_tile[kPanels - 1][kTiles] = multiply_tile<kPanels, kTiles>), ...);
+  }
+
+  // The numbers of tokens that few-token kernels are made for, and tile kernels of one and of two panels.
+  template <typename Few, typename Tiles, typename DoubleTiles>
   static constexpr F32Kernels make_kernels() {
     F32Kernels kernels{};
     const auto add = [&kernels]<int... kIds>(std::integer_sequence<int, kIds...>) {
-      ((kernels.formats[kIds] = {multiply_vector<static_cast<FormatId>(kIds)>,
-                                 dequantize<static_cast<FormatId>(kIds)>}),
-       ...);
+      ((kernels.formats[kIds] = make_format<static_cast<FormatId>(kIds)>(Few{})), ...);
     };
     add(std::make_integer_sequence<int, std::size(kQuantFormats)>{});
-    ((kernels.multiply_tile[kTileSizes] = multiply_tile<kTileSizes>), ...);
+    add_tiles<1>(kernels, Tiles{});
+    add_tiles<2>(kernels, DoubleTiles{});
     return kernels;
   }
 };

@@ -4,6 +4,9 @@
 
 namespace quire::cpu {
 
-const F32Kernels kScalarF32Kernels = F32Impl<ScalarCodes>::make_kernels<1, 4>();
+template <int... kSizes>
+using Sizes = std::integer_sequence<int, kSizes...>;
+
+const F32Kernels kScalarF32Kernels = F32Impl<ScalarCodes>::make_kernels<Sizes<1>, Sizes<1>, Sizes<>>();
 
 }  // namespace quire::cpu

@@ -4,6 +4,9 @@
 
 namespace quire::cpu {
 
-const Int8Kernels kAvx2Int8Kernels = Int8Impl<Avx2Codes>::make_kernels<1, 2, 4>();
+template <int... kSizes>
+using Sizes = std::integer_sequence<int, kSizes...>;
+
+const Int8Kernels kAvx2Int8Kernels = Int8Impl<Avx2Codes>::make_kernels<Sizes<1, 4>, Sizes<1, 4>, Sizes<1>>();
 
 }  // namespace quire::cpu

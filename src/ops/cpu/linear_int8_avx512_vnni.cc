@@ -4,6 +4,10 @@
 
 namespace quire::cpu {
 
-const Int8Kernels kAvx512VnniInt8Kernels = Int8Impl<Avx512Codes>::make_kernels<1, 2, 4, 8, 12>();
+template <int... kSizes>
+using Sizes = std::integer_sequence<int, kSizes...>;
+
+const Int8Kernels kAvx512VnniInt8Kernels =
+    Int8Impl<Avx512Codes>::make_kernels<Sizes<1, 2, 4, 8>, Sizes<1, 2, 6>, Sizes<1, 2>>();
 
 }  // namespace quire::cpu

@@ -1,10 +1,11 @@
 // The kernels of linear_kernels.h's "int8_groups" order as templates over Codes (codes_*.h). Included once by each
 // linear_int8_*.cc, which is compiled for one instruction set and calls nothing that other files might share.
 //
-// multiply_vector reads every weight byte once, unpacks it in registers and is bound by memory: for 4 bits about 30
-// vector instructions for 512 weights. multiply_tile reads unpacked bytes from the cache and is bound by the
-// multiplier: of 8 dot products, a conversion, a product and a fused multiply-add (two with minima) for T * 512
-// weights, the former 8 count as work.
+// multiply_few reads every weight byte once, unpacks it in registers and is bound by memory: for one token and 4 bits
+// about 30 vector instructions for 512 weights. multiply_tile reads unpacked bytes from the cache and is bound by the
+// multiplier: of 8 dot products, a conversion, a product and a fused multiply-add (two with minima) for every 512
+// weights and token, the former 8 count as work. It takes two panels where registers allow, since a load that
+// broadcasts an activation costs as much as the dot product it serves.
 #pragma once
 
 #include <cstdint>
@@ -63,32 +64,42 @@ struct Int8Impl {
     static constexpr int kGroupsPerTile = Panel::kGroupsPerTile;
     static constexpr int kVectorsPerGroup = kPanel.group_size / 4;
 
-    static void multiply_vector(const PackedPanels& panels, int64_t num_panels, const Int8Tile& x, float* out) {
+    template <int kTokens>
+    static void multiply_few(const PackedPanels& panels, int64_t num_panels, const Int8Tile& x, float* out,
+                             int64_t out_stride) {
       const int64_t num_tiles = panels.k / kTileK;
       for (int64_t p = 0; p < num_panels; ++p) {
         const uint8_t* tile = panels.codes + p * panels.codes_stride;
         const uint8_t* scales = panels.scales + p * panels.scales_stride;
-        Vec acc = Lanes::set(0.0f);
-        for (int64_t t = 0; t < num_tiles; ++t) {
-          const uint8_t* block = Panel::scale_block(scales, t);
-          const int8_t* activations = x.codes + t * kTileK;
-          const Vec d = Lanes::set(x.scales[t]);
+        Vec acc[kTokens];
+        unroll<kTokens>([&](auto t) __attribute__((always_inline)) { acc[t] = Lanes::set(0.0f); });
+        for (int64_t tile_index = 0; tile_index < num_tiles; ++tile_index) {
+          const uint8_t* block = Panel::scale_block(scales, tile_index);
+          const int8_t* activations = x.codes + tile_index * kTileK * kTokens;
+          const float* d = x.scales + tile_index * kTokens;
           unroll<kGroupsPerTile>([&](auto g) __attribute__((always_inline)) {
-            const int64_t group = t * kGroupsPerTile + g;
-            Dot dot(x.biases[group]);
-            unroll<kVectorsPerGroup>([&](auto i) __attribute__((always_inline)) {
-              constexpr int kIndex = decltype(g)::value * kVectorsPerGroup + decltype(i)::value;
-              dot.template add<decltype(i)::value>(Panel::template codes<kIndex>(tile), activations + 4 * kIndex);
-            });
+            constexpr int kFirstVector = decltype(g)::value * kVectorsPerGroup;
+            const int64_t group = tile_index * kGroupsPerTile + decltype(g)::value;
             Vec scale;
             Vec min;
-            Panel::scale_and_min(block, Panel::first_group(t) + decltype(g)::value, scale, min);
-            acc = Lanes::fma(dot.finish(), Lanes::mul(scale, d), acc);
-            if constexpr (kPanel.has_min()) acc = Lanes::fma(min, Lanes::set(x.sums[group]), acc);
+            Panel::scale_and_min(block, Panel::first_group(tile_index) + decltype(g)::value, scale, min);
+            add_group<1, kTokens, Dot, kVectorsPerGroup>(
+                [&](auto i, auto) __attribute__((always_inline)) {
+                  return Panel::template codes<kFirstVector + decltype(i)::value>(tile);
+                },
+                activations + 4 * kTokens * kFirstVector, x.biases + group * kTokens, d,
+                acc, [&](auto) __attribute__((always_inline)) { return scale; });
+            if constexpr (kPanel.has_min()) {
+              unroll<kTokens>([&](auto t) __attribute__((always_inline)) {
+                acc[t] = Lanes::fma(min, Lanes::set(x.sums[group * kTokens + t]), acc[t]);
+              });
+            }
           });
           tile += kPanel.tile_bytes();
         }
-        Lanes::store(out + p * kPanelLanes, acc);
+        unroll<kTokens>([&](auto t) __attribute__((always_inline)) {
+          Lanes::store(out + t * out_stride + p * kPanelLanes, acc[t]);
+        });
       }
     }
 
@@ -114,71 +125,85 @@ struct Int8Impl {
     }
   };
 
+  // acc[panel * kTokens + token] += the products of one group, for kPanels panels and kTokens tokens.
+  // weights(i, panel) are the codes of vector i; scale(panel) the group's scales; d the tokens' own.
+  template <int kPanels, int kTokens, typename Dot, int kVectors, typename Weights, typename Scale>
+  [[gnu::always_inline]] static void add_group(Weights weights, const int8_t* activations, const int32_t* biases,
+                                               const float* d, Vec* acc, Scale scale) {
+    [&]<int... kSums>(std::integer_sequence<int, kSums...>) __attribute__((always_inline)) {
+      Dot dots[kPanels * kTokens] = {Dot(biases[kSums % kTokens])...};
+      unroll<kVectors>([&](auto i) __attribute__((always_inline)) {
+        unroll<kPanels>([&](auto p) __attribute__((always_inline)) {
+          const Bytes codes = weights(i, p);
+          unroll<kTokens>([&](auto t) __attribute__((always_inline)) {
+            dots[p * kTokens + t].template add<decltype(i)::value>(codes, activations + 4 * (i * kTokens + t));
+          });
+        });
+      });
+      unroll<kPanels * kTokens>([&](auto sum) __attribute__((always_inline)) {
+        const Vec product = dots[sum].template finish<kVectors>();
+        const std::integral_constant<int, decltype(sum)::value / kTokens> p;
+        acc[sum] = Lanes::fma(product, Lanes::mul(scale(p), Lanes::set(d[sum % kTokens])), acc[sum]);
+      });
+    }
+    (std::make_integer_sequence<int, kPanels * kTokens>{});
+  }
+
   // Codes unpacked: what is left of a format is its group size, whether it has minima, and how large codes may be.
-  template <int kTokens, int kGroupSize, bool kHasMin, int kMaxCode>
-  static void multiply_tile(const UnpackedPanel& panel, int64_t k, const Int8Tile& x, float* out, int64_t out_stride) {
+  template <int kPanels, int kTokens, int kGroupSize, bool kHasMin, int kMaxCode>
+  static void multiply_tile(const UnpackedPanel* panels, int64_t k, const Int8Tile& x, float* out, int64_t out_stride) {
     using Dot = typename Codes::template Dot<kMaxCode>;
-    constexpr int kVectorsPerGroup = kGroupSize / 4;
+    constexpr int kVectors = kGroupSize / 4;
     constexpr int kGroupsPerTile = kTileK / kGroupSize;
-    Vec acc[kTokens];
-    for (int t = 0; t < kTokens; ++t) acc[t] = Lanes::set(0.0f);
-    const uint8_t* codes = panel.codes;
-    const int8_t* activations = x.codes;
+    Vec acc[kPanels * kTokens];
+    unroll<kPanels * kTokens>([&](auto i) __attribute__((always_inline)) { acc[i] = Lanes::set(0.0f); });
     const int64_t num_groups = k / kGroupSize;
     for (int64_t group = 0; group < num_groups; ++group) {
-      const int32_t* biases = x.biases + group * kTokens;
-      const float* d = x.scales + group / kGroupsPerTile * kTokens;
-      unroll_tokens<kTokens, Dot, kVectorsPerGroup>(
-          codes, activations, biases, [&](auto t, Dot& dot) __attribute__((always_inline)) {
-            const Vec scale = Lanes::load(panel.scales + group * kPanelLanes);
-            acc[t] = Lanes::fma(dot.finish(), Lanes::mul(scale, Lanes::set(d[t])), acc[t]);
-          });
+      add_group<kPanels, kTokens, Dot, kVectors>(
+          [&](auto i, auto p)
+              __attribute__((always_inline)) { return Codes::load(panels[p].codes + (group * kVectors + i) * 64); },
+          x.codes + group * 4 * kTokens * kVectors, x.biases + group * kTokens,
+          x.scales + group / kGroupsPerTile * kTokens, acc,
+          [&](auto p) __attribute__((always_inline)) { return Lanes::load(panels[p].scales + group * kPanelLanes); });
       if constexpr (kHasMin) {
-        const Vec min = Lanes::load(panel.mins + group * kPanelLanes);
         const float* sums = x.sums + group * kTokens;
-        for (int t = 0; t < kTokens; ++t) acc[t] = Lanes::fma(min, Lanes::set(sums[t]), acc[t]);
+        unroll<kPanels * kTokens>([&](auto i) __attribute__((always_inline)) {
+          const Vec min = Lanes::load(panels[i / kTokens].mins + group * kPanelLanes);
+          acc[i] = Lanes::fma(min, Lanes::set(sums[i % kTokens]), acc[i]);
+        });
       }
-      codes += 64 * kVectorsPerGroup;
-      activations += 4 * kTokens * kVectorsPerGroup;
     }
-    for (int t = 0; t < kTokens; ++t) Lanes::store(out + t * out_stride, acc[t]);
+    unroll<kPanels * kTokens>([&](auto i) __attribute__((always_inline)) {
+      Lanes::store(out + i % kTokens * out_stride + i / kTokens * kPanelLanes, acc[i]);
+    });
   }
 
-  // The dot products of one group for all tokens, then finish(token, dot) for each.
-  template <int kTokens, typename Dot, int kVectorsPerGroup, typename Finish>
-  [[gnu::always_inline]] static void unroll_tokens(const uint8_t* codes, const int8_t* activations,
-                                                   const int32_t* biases, Finish finish) {
-    [&]<int... kToken>(std::integer_sequence<int, kToken...>) __attribute__((always_inline)) {
-      Dot dots[kTokens] = {Dot(biases[kToken])...};
-      unroll<kVectorsPerGroup>([&](auto i) __attribute__((always_inline)) {
-        constexpr int kIndex = decltype(i)::value;
-        const Bytes weights = Codes::load(codes + 64 * kIndex);
-        (dots[kToken].template add<kIndex>(weights, activations + 4 * (kIndex * kTokens + kToken)), ...);
-      });
-      (finish(std::integral_constant<int, kToken>{}, dots[kToken]), ...);
-    }
-    (std::make_integer_sequence<int, kTokens>{});
-  }
+  template <int... kSizes>
+  using Sizes = std::integer_sequence<int, kSizes...>;
 
-  template <FormatId kFormat, int... kTileSizes>
-  static constexpr Int8Kernels::Format make_format() {
+  template <FormatId kFormat, int... kFew, int... kTiles, int... kPanelCounts>
+  static constexpr Int8Kernels::Format make_format(Sizes<kFew...>, Sizes<kTiles...>, Sizes<kPanelCounts...>) {
     using K = Kernel<kFormat>;
     Int8Kernels::Format format{};
-    format.multiply_vector = K::multiply_vector;
+    ((format.multiply_few[kFew] = K::template multiply_few<kFew>), ...);
     format.unpack = K::unpack;
-    // Codes of one class share their kernels.
-    constexpr int kMax = K::Panel::kMaxCode <= 15 ? 15 : K::Panel::kMaxCode;
-    ((format.multiply_tile[kTileSizes] = multiply_tile<kTileSizes, K::kPanel.group_size, K::kPanel.has_min(), kMax>),
-     ...);
+    const auto add_tiles = [&format]<int kPanels>(std::integral_constant<int, kPanels>) {
+      constexpr int kMax = Codes::code_class(K::Panel::kMaxCode);
+      ((format.multiply_tile[kPanels - 1][kTiles] =
+            multiply_tile<kPanels, kTiles, K::kPanel.group_size, K::kPanel.has_min(), kMax>),
+       ...);
+    };
+    (add_tiles(std::integral_constant<int, kPanelCounts>{}), ...);
     return format;
   }
 
-  template <int... kTileSizes>
+  // The numbers of tokens that few-token and tile kernels are made for, and the numbers of panels of the latter.
+  template <typename Few, typename Tiles, typename PanelCounts>
   static constexpr Int8Kernels make_kernels() {
     Int8Kernels kernels{};
     kernels.quantize = quantize;
     const auto add = [&kernels]<FormatId... kFormats>(std::integer_sequence<FormatId, kFormats...>) {
-      ((kernels.formats[static_cast<int>(kFormats)] = make_format<kFormats, kTileSizes...>()), ...);
+      ((kernels.formats[static_cast<int>(kFormats)] = make_format<kFormats>(Few{}, Tiles{}, PanelCounts{})), ...);
     };
     add(std::integer_sequence<FormatId, FormatId::kQ4_0, FormatId::kQ4_1, FormatId::kQ5_0, FormatId::kQ5_1,
                               FormatId::kQ8_0, FormatId::kQ2_K, FormatId::kQ3_K, FormatId::kQ4_K, FormatId::kQ5_K,

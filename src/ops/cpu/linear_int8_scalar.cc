@@ -4,6 +4,9 @@
 
 namespace quire::cpu {
 
-const Int8Kernels kScalarInt8Kernels = Int8Impl<ScalarCodes>::make_kernels<1, 4>();
+template <int... kSizes>
+using Sizes = std::integer_sequence<int, kSizes...>;
+
+const Int8Kernels kScalarInt8Kernels = Int8Impl<ScalarCodes>::make_kernels<Sizes<>, Sizes<1>, Sizes<1>>();
 
 }  // namespace quire::cpu

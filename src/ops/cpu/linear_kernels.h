@@ -17,8 +17,11 @@
 
 namespace quire::cpu {
 
-// The most tokens that a kernel takes at once.
-constexpr int kMaxTileTokens = 16;
+// The most tokens that a kernel takes at once, of unpacked and of packed weights.
+constexpr int kMaxTileTokens = 12;
+constexpr int kMaxFewTokens = 8;
+// The most panels that a kernel of unpacked weights takes at once.
+constexpr int kMaxTilePanels = 2;
 
 // Panels one after another, as packing.h lays them.
 struct PackedPanels {
@@ -52,13 +55,17 @@ struct Int8Kernels {
   void (*quantize)(const float* x, int64_t x_stride, int num_tokens, int64_t k, int group_size, int offset,
                    const Int8Tile& tile);
 
+  // Tables are indexed by the number of tokens; null where there is no such kernel. One token has one, unless a table
+  // is empty.
   struct Format {
-    // One token: out[16 * p + lane] for num_panels panels.
-    void (*multiply_vector)(const PackedPanels& panels, int64_t num_panels, const Int8Tile& x, float* out);
+    // Few tokens, straight from packed weights: out[t * out_stride + 16 * p + lane] for num_panels panels. May be
+    // empty.
+    void (*multiply_few[kMaxFewTokens + 1])(const PackedPanels& panels, int64_t num_panels, const Int8Tile& x,
+                                            float* out, int64_t out_stride);
     void (*unpack)(const PackedPanels& panels, int64_t panel_index, const UnpackedPanel& out);
-    // T tokens (the index; null where there is no such kernel, 1 always is): out[t * out_stride + lane].
-    void (*multiply_tile[kMaxTileTokens + 1])(const UnpackedPanel& panel, int64_t k, const Int8Tile& x, float* out,
-                                              int64_t out_stride);
+    // [number of panels - 1]: out[t * out_stride + 16 * p + lane]. For more than one panel it may be empty.
+    void (*multiply_tile[kMaxTilePanels][kMaxTileTokens + 1])(const UnpackedPanel* panels, int64_t k, const Int8Tile& x,
+                                                              float* out, int64_t out_stride);
   };
   Format formats[16];  // by FormatId; all null for float formats
 };
@@ -71,18 +78,21 @@ extern const Int8Kernels kAvx512VnniInt8Kernels;
 // -------------------------------------------------------------------------------------------------------------
 
 struct F32Kernels {
+  // Tables as those of Int8Kernels.
   struct Format {
-    // One token: out[16 * p + lane] for num_panels panels.
-    void (*multiply_vector)(const PackedPanels& panels, int64_t num_panels, const float* x, float* out);
+    // Few tokens, straight from packed weights: out[t * out_stride + 16 * p + lane].   x: [k][T]   Float formats only:
+    // others become floats in the cache first, which compiles to far less code and costs little more.
+    void (*multiply_few[kMaxFewTokens + 1])(const PackedPanels& panels, int64_t num_panels, const float* x, float* out,
+                                            int64_t out_stride);
     // Weights of k in [k_begin, k_end), multiples of 256 or the end, as floats [k][16 lanes].
     void (*dequantize)(const PackedPanels& panels, int64_t panel_index, int64_t k_begin, int64_t k_end, float* out);
   };
   Format formats[16];  // by FormatId
 
-  // T tokens (the index): out[t * out_stride + lane] = fma chain that starts at what stands there.
-  //   weights: [num_k][16 lanes]   x: [num_k][T]
-  void (*multiply_tile[kMaxTileTokens + 1])(const float* weights, int64_t num_k, const float* x, float* out,
-                                            int64_t out_stride);
+  // out[t * out_stride + 16 * p + lane] = fma chain that starts at what stands there.
+  //   weights: [panel][panel_stride floats] of [num_k][16 lanes]   x: [num_k][T]
+  void (*multiply_tile[kMaxTilePanels][kMaxTileTokens + 1])(const float* weights, int64_t panel_stride, int64_t num_k,
+                                                            const float* x, float* out, int64_t out_stride);
 };
 
 extern const F32Kernels kScalarF32Kernels;

@@ -203,6 +203,7 @@ TEST_F(LinearTest, EdgesOfTiles) {
       for (int64_t num_tokens = 1; num_tokens <= 26; ++num_tokens) {
         judge({format, num_tokens, num_tokens == 12 ? 289 : 15 + num_tokens % 3, 256, compute}, seed++);
       }
+      for (const int64_t num_tokens : {31, 32, 33, 45}) judge({format, num_tokens, 33, 256, compute}, seed++);
       judge({format, 253, 17, 1280, compute}, seed++);
     }
   }
@@ -224,7 +225,7 @@ TEST_F(LinearTest, OneTokenEqualsManyAndThreadsDoNotMatter) {
   uint64_t seed = 4000;
   for (const QuantFormat& quant : kQuantFormats) {
     for (const Compute compute : {Compute::kAuto, Compute::kF32}) {
-      const Case many{quant.id, 29, 150, 256, compute, true, true};
+      const Case many{quant.id, 41, 150, 256, compute, true, true};
       SCOPED_TRACE(many.text());
       Inputs inputs = make_inputs(many, seed++);
       for (const KernelRow<LinearCall>& row : linear_rows()) {
@@ -233,7 +234,7 @@ TEST_F(LinearTest, OneTokenEqualsManyAndThreadsDoNotMatter) {
         if (whole.empty()) continue;
         EXPECT_TRUE(equal_bits(whole, run(many, inputs, &row, one)));
         EXPECT_TRUE(equal_bits(whole, run(many, inputs, &row, three)));
-        for (const int64_t t : {0, 11, 12, 28}) {
+        for (const int64_t t : {0, 5, 12, 40}) {
           Case single = many;
           single.num_tokens = 1;
           Inputs token = inputs;
