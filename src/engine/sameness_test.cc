@@ -67,6 +67,7 @@ testing::Bytes tiny_quantized_llama() {
 
 struct Setting {
   int num_threads = 1;
+  int max_num_seqs = 8;
   Compute compute = Compute::kF32;
   DType kv_dtype = DType::kF32;
   int page_size = 16;
@@ -87,7 +88,7 @@ class Driver {
     model_ = std::move(model).value();
     const std::vector<KvGroup> groups = model_->kv_groups(setting.kv_dtype);
     ModelRunnerConfig config;
-    config.max_num_seqs = 8;
+    config.max_num_seqs = setting.max_num_seqs;
     config.max_num_batched_tokens = setting.max_num_batched_tokens;
     config.max_logit_rows = setting.max_logit_rows;
     config.page_size = setting.page_size;
@@ -308,6 +309,28 @@ TEST_P(Sameness, WhateverRunsBeside) {
       driver.run();
       expect_same(driver.logits(index), expected, 300, "page size");
     }
+  }
+}
+
+// The first of 46, beside neighbours of the same lengths, in the same pages, but with other contents; and alone.
+TEST_P(Sameness, NeighboursContentsAndNumber) {
+  const Checkpoint checkpoint = open();
+  Setting changed = setting();
+  const Tokens main = tokens(40);
+  Driver alone(checkpoint, changed);
+  const int base = alone.add(main, 40);
+  alone.run();
+  changed.max_num_seqs = 46;
+  changed.num_threads = 2;
+  for (int round = 0; round < 2; ++round) {
+    Driver driver(checkpoint, changed);
+    const int index = driver.add(main, 30);
+    for (int i = 0; i < 45; ++i) {
+      const int length = 30 + i % 7;
+      driver.add(tokens(length), length - 10, /*wants_prompt_logits=*/false);
+    }
+    driver.run();
+    expect_same(driver.logits(index), alone.logits(base), 40, "one of 46");
   }
 }
 

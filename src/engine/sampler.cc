@@ -19,7 +19,8 @@ constexpr float kNegligible = -45.0f;
 // What a log-probability of minus infinity is reported as: JSON has no infinities.
 constexpr float kLowestLogprob = -9999.0f;
 
-// exp(x) for x <= 0, to about one unit in the last place; branchless, so that loops over a vocabulary are vectorised.
+// exp(x) for x <= 0, to about one unit in the last place; exp(-87) = 2e-38 for all below. Branchless, so that loops
+// over a vocabulary are vectorised.
 inline float exp_nonpositive(float x) {
   const float clamped = x < -87.0f ? -87.0f : x;
   // Adding and taking away 1.5 * 2^23 rounds to the nearest integer.
@@ -34,7 +35,7 @@ inline float exp_nonpositive(float x) {
   p = p * r + 5.0000001201e-1f;
   p = p * r * r + r + 1.0f;
   const float scale = std::bit_cast<float>((static_cast<int32_t>(n) + 127) << 23);
-  return x < -87.0f ? 0.0f : p * scale;
+  return p * scale;
 }
 
 struct BestLogit {
@@ -43,13 +44,28 @@ struct BestLogit {
 };
 
 BestLogit find_best(std::span<const float> logits) {
-  float best = kNever;
-  bool is_bad = false;
-  for (const float logit : logits) {
-    is_bad |= !(logit <= std::numeric_limits<float>::max());
-    best = logit > best ? logit : best;
+  // Lanes, so that the compiler may use vectors; the greatest is the same in any order.
+  constexpr size_t kLanes = 16;
+  float bests[kLanes];
+  float spoils[kLanes] = {};  // 0, or NaN once a NaN or plus infinity came by
+  std::fill(bests, bests + kLanes, kNever);
+  const auto take = [&](size_t lane, float logit) {
+    bests[lane] = logit > bests[lane] ? logit : bests[lane];
+    // 0 * x is 0 for numbers; minus infinity is allowed, and is clamped before.
+    spoils[lane] += 0.0f * (logit < -1e30f ? -1e30f : logit);
+  };
+  size_t i = 0;
+  for (; i + kLanes <= logits.size(); i += kLanes) {
+    for (size_t lane = 0; lane < kLanes; ++lane) take(lane, logits[i + lane]);
   }
-  return {best, !is_bad && best > kNever};
+  for (; i < logits.size(); ++i) take(0, logits[i]);
+  float best = kNever;
+  float spoil = 0.0f;
+  for (size_t lane = 0; lane < kLanes; ++lane) {
+    best = std::max(best, bests[lane]);
+    spoil += spoils[lane];
+  }
+  return {best, spoil == 0.0f && best > kNever};
 }
 
 Status not_numbers() {
@@ -73,7 +89,7 @@ Iterator select_mass(Iterator begin, Iterator end, double mass, Less less) {
     const Iterator middle = low + (high - low) / 2;
     std::nth_element(low, middle, high, less);
     double inside = 0.0;
-    for (Iterator it = low; it != middle; ++it) inside += it->weight;
+    for (Iterator it = low; it != middle; ++it) inside += static_cast<double>(it->weight);
     if (inside >= needed) {
       high = middle;
     } else {
@@ -83,7 +99,7 @@ Iterator select_mass(Iterator begin, Iterator end, double mass, Less less) {
   }
   std::sort(low, high, less);
   while (low != high) {
-    needed -= low->weight;
+    needed -= static_cast<double>(low->weight);
     ++low;
     if (needed <= 0.0) break;
   }
@@ -95,6 +111,7 @@ Iterator select_mass(Iterator begin, Iterator end, double mass, Less less) {
 Sampler::Sampler(int64_t vocab_size, int64_t num_token_ids) : num_token_ids_(std::min(vocab_size, num_token_ids)) {
   adjusted_.resize(static_cast<size_t>(vocab_size));
   mask_.resize(static_cast<size_t>(vocab_size + 31) / 32);
+  weights_.resize(static_cast<size_t>(vocab_size));
   candidates_.reserve(static_cast<size_t>(vocab_size));
 }
 
@@ -160,7 +177,8 @@ Result<Sample> Sampler::sample(const SampleCall& call) {
   const BestLogit raw_best = find_best(call.logits);
   if (!raw_best.is_finite) return not_numbers();
   const std::span<const float> row = adjust(call);
-  const BestLogit best = find_best(row);
+  const bool is_same_row = row.data() == call.logits.data() && row.size() == call.logits.size();
+  const BestLogit best = is_same_row ? raw_best : find_best(row);
   if (!best.is_finite) {
     return invalid_argument(
         "no token may come next: the allowed tokens, the bans, the bias and the constraint exclude all of them");
@@ -186,52 +204,125 @@ Result<Sample> Sampler::sample(const SampleCall& call) {
 
 int32_t Sampler::draw(std::span<const float> logits, float best, const SampleCall& call) {
   const SamplingParams& params = call.params;
-  collect(logits, best, params);
-  if (params.top_k > 0) keep_top_k(params.top_k);
-  if (params.typical_p < 1.0f) keep_typical(params.typical_p);
-  if (params.top_p < 1.0f) keep_top_p(params.top_p);
   const double uniform =
       philox_uniform(call.seed, static_cast<uint32_t>(call.choice_index), static_cast<uint64_t>(call.output_index));
+  const Scaling scaling = {.best = best,
+                           .scale = 1.0f / params.temperature,
+                           .lowest = params.min_p > 0.0f ? std::max(kNegligible, std::log(params.min_p)) : kNegligible};
+  const int64_t num_ids = static_cast<int64_t>(logits.size());
+  if (params.top_k > 0 && params.top_k < num_ids) {
+    collect_top_k(logits, scaling, params.top_k);
+  } else {
+    const double total = fill_weights(logits, scaling);
+    if (params.typical_p >= 1.0f && params.top_p >= 1.0f) return draw_from_weights(uniform * total);
+    // All tokens lighter than this together weigh less than what top_p may leave out, so none is in the nucleus.
+    const double lightest = params.typical_p < 1.0f
+                                ? 0.0
+                                : (1.0 - static_cast<double>(params.top_p)) * total / static_cast<double>(num_ids);
+    collect_heavy(logits, scaling, lightest);
+    if (params.typical_p >= 1.0f) {
+      keep_top_p(params.top_p, total);
+      return draw_candidate(uniform);
+    }
+  }
+  if (params.typical_p < 1.0f) keep_typical(params.typical_p);
+  if (params.top_p < 1.0f) keep_top_p(params.top_p, total_weight());
+  return draw_candidate(uniform);
+}
+
+// Every token's weight, 0 where min_p or arithmetic leave it no chance. Returns their sum: sixteen sums in a fixed
+// order.
+double Sampler::fill_weights(std::span<const float> logits, const Scaling& scaling) {
+  constexpr size_t kLanes = 16;
+  const size_t count = logits.size();
+  float* weights = weights_.data();
+  for (size_t i = 0; i < count; ++i) {
+    const float x = (logits[i] - scaling.best) * scaling.scale;
+    const float weight = exp_nonpositive(x);
+    weights[i] = x >= scaling.lowest ? weight : 0.0f;
+  }
+  double sums[kLanes] = {};
+  size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (size_t lane = 0; lane < kLanes; ++lane) sums[lane] += static_cast<double>(weights[i + lane]);
+  }
+  for (; i < count; ++i) sums[0] += static_cast<double>(weights[i]);
+  double total = 0.0;
+  for (const double sum : sums) total += sum;
+  num_weights_ = count;
+  return total;
+}
+
+// The token at which the running sum passes `target`.
+int32_t Sampler::draw_from_weights(double target) const {
+  size_t chosen = 0;
+  double left = target;
+  for (size_t i = 0; i < num_weights_; ++i) {
+    if (weights_[i] <= 0.0f) continue;
+    chosen = i;
+    left -= static_cast<double>(weights_[i]);
+    if (left < 0.0) break;
+  }
+  return static_cast<int32_t>(chosen);
+}
+
+int32_t Sampler::draw_candidate(double uniform) const {
   double left = uniform * total_weight();
   int32_t chosen = candidates_.front().token_id;
   for (const Candidate& candidate : candidates_) {
     if (candidate.weight <= 0.0f) continue;
     chosen = candidate.token_id;
-    left -= candidate.weight;
+    left -= static_cast<double>(candidate.weight);
     if (left < 0.0) break;
   }
   return chosen;
 }
 
-// All tokens that min_p and arithmetic leave a chance, in order of their ids.
-void Sampler::collect(std::span<const float> logits, float best, const SamplingParams& params) {
+// Of the filled weights those that are positive and at least `lightest`, in order of their ids.
+void Sampler::collect_heavy(std::span<const float> logits, const Scaling& scaling, double lightest) {
   candidates_.clear();
-  const float lowest =
-      params.min_p > 0.0f ? std::max(kNegligible, std::log(std::min(params.min_p, 1.0f))) : kNegligible;
-  const float scale = 1.0f / params.temperature;
+  const float threshold = std::max(static_cast<float>(lightest) * 0.999f, std::numeric_limits<float>::min());
   for (size_t i = 0; i < logits.size(); ++i) {
-    const float x = (logits[i] - best) * scale;
-    if (x >= lowest) candidates_.push_back({static_cast<int32_t>(i), x, 0.0f});
+    if (weights_[i] < threshold) continue;
+    const float x = (logits[i] - scaling.best) * scaling.scale;
+    candidates_.push_back({static_cast<int32_t>(i), x, weights_[i]});
+  }
+}
+
+// The k best that min_p leaves. For few a heap, which nearly all of a vocabulary never enters; else partial selection.
+void Sampler::collect_top_k(std::span<const float> logits, const Scaling& scaling, int64_t k) {
+  constexpr int64_t kMostForHeap = 512;
+  const auto is_better = [](const Candidate& a, const Candidate& b) {
+    return a.x != b.x ? a.x > b.x : a.token_id < b.token_id;
+  };
+  candidates_.clear();
+  const size_t most = static_cast<size_t>(k);
+  float threshold = scaling.lowest;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    const float x = (logits[i] - scaling.best) * scaling.scale;
+    if (!(x >= threshold)) continue;
+    if (k <= kMostForHeap && candidates_.size() == most) {
+      if (x == threshold && x == candidates_.front().x) continue;  // of equals the lower ids stay
+      std::pop_heap(candidates_.begin(), candidates_.end(), is_better);
+      candidates_.pop_back();
+    }
+    candidates_.push_back({static_cast<int32_t>(i), x, 0.0f});
+    if (k <= kMostForHeap) {
+      std::push_heap(candidates_.begin(), candidates_.end(), is_better);
+      if (candidates_.size() == most) threshold = candidates_.front().x;
+    }
+  }
+  if (candidates_.size() > most) {
+    std::nth_element(candidates_.begin(), candidates_.begin() + k, candidates_.end(), is_better);
+    candidates_.resize(most);
   }
   for (Candidate& candidate : candidates_) candidate.weight = exp_nonpositive(candidate.x);
 }
 
 double Sampler::total_weight() const {
-  double sums[4] = {};
-  size_t i = 0;
-  for (; i + 4 <= candidates_.size(); i += 4) {
-    for (size_t lane = 0; lane < 4; ++lane) sums[lane] += candidates_[i + lane].weight;
-  }
-  for (; i < candidates_.size(); ++i) sums[0] += candidates_[i].weight;
-  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
-}
-
-void Sampler::keep_top_k(int64_t k) {
-  if (k >= static_cast<int64_t>(candidates_.size())) return;
-  std::nth_element(
-      candidates_.begin(), candidates_.begin() + k, candidates_.end(),
-      [](const Candidate& a, const Candidate& b) { return a.x != b.x ? a.x > b.x : a.token_id < b.token_id; });
-  candidates_.resize(static_cast<size_t>(k));
+  double total = 0.0;
+  for (const Candidate& candidate : candidates_) total += static_cast<double>(candidate.weight);
+  return total;
 }
 
 // Locally typical sampling (Meister et al., 2022): those whose surprise is nearest to the expected surprise.
@@ -240,25 +331,19 @@ void Sampler::keep_typical(double mass) {
   const double log_total = std::log(total);
   double entropy = 0.0;
   for (const Candidate& candidate : candidates_) {
-    entropy += candidate.weight / total * (log_total - static_cast<double>(candidate.x));
+    entropy += static_cast<double>(candidate.weight) / total * (log_total - static_cast<double>(candidate.x));
   }
-  const auto surprise_gap = [&](const Candidate& candidate) {
-    return std::abs(log_total - static_cast<double>(candidate.x) - entropy);
-  };
-  const auto end =
-      select_mass(candidates_.begin(), candidates_.end(), mass * total, [&](const Candidate& a, const Candidate& b) {
-        const double gap_a = surprise_gap(a);
-        const double gap_b = surprise_gap(b);
-        return gap_a != gap_b ? gap_a < gap_b : a.token_id < b.token_id;
-      });
+  // The key of a candidate is minus its gap, so that the best have the greatest.
+  for (Candidate& candidate : candidates_) {
+    candidate.key = -static_cast<float>(std::abs(log_total - static_cast<double>(candidate.x) - entropy));
+  }
+  const auto end = select_mass(
+      candidates_.begin(), candidates_.end(), mass * total,
+      [](const Candidate& a, const Candidate& b) { return a.key != b.key ? a.key > b.key : a.token_id < b.token_id; });
   candidates_.erase(end, candidates_.end());
 }
 
-void Sampler::keep_top_p(double mass) {
-  const double total = total_weight();
-  // All tokens lighter than this together weigh less than what may be left out, so none of them is in the nucleus.
-  const double lightest = (1.0 - mass) * total / static_cast<double>(candidates_.size());
-  std::erase_if(candidates_, [&](const Candidate& candidate) { return candidate.weight < lightest; });
+void Sampler::keep_top_p(double mass, double total) {
   const auto end = select_mass(
       candidates_.begin(), candidates_.end(), mass * total,
       [](const Candidate& a, const Candidate& b) { return a.x != b.x ? a.x > b.x : a.token_id < b.token_id; });

@@ -56,22 +56,35 @@ class Sampler {
  private:
   struct Candidate {
     int32_t token_id;
-    float x;       // (logit - best logit) / temperature
-    float weight;  // exp(x)
+    float x;           // (logit - best logit) / temperature
+    float weight;      // exp(x)
+    float key = 0.0f;  // what typical sampling orders by
+  };
+
+  // x = (logit - best) * scale; below `lowest` a token has no chance.
+  struct Scaling {
+    float best;
+    float scale;
+    float lowest;
   };
 
   std::span<const float> adjust(const SampleCall& call);
   int32_t draw(std::span<const float> logits, float best, const SampleCall& call);
-  void collect(std::span<const float> logits, float best, const SamplingParams& params);
-  void keep_top_k(int64_t k);
+  double fill_weights(std::span<const float> logits, const Scaling& scaling);
+  int32_t draw_from_weights(double target) const;
+  int32_t draw_candidate(double uniform) const;
+  void collect_heavy(std::span<const float> logits, const Scaling& scaling, double lightest);
+  void collect_top_k(std::span<const float> logits, const Scaling& scaling, int64_t k);
   void keep_typical(double mass);
-  void keep_top_p(double mass);
+  void keep_top_p(double mass, double total);
   double total_weight() const;
   TokenLogprobs make_logprobs(std::span<const float> logits, float best, float scale, int32_t token_id, int num_top);
 
   int64_t num_token_ids_;
   std::vector<float> adjusted_;
   std::vector<uint32_t> mask_;
+  std::vector<float> weights_;
+  size_t num_weights_ = 0;
   std::vector<Candidate> candidates_;
   std::vector<TokenLogprob> top_;
 };

@@ -132,6 +132,12 @@ TEST(Sampler, ALargeVocabularyIsCutWithoutSorting) {
     return kept;
   };
   expect_distribution(logits, {.top_k = 100}, keep(100));
+  Sampler sampler(5000, 5000);
+  const std::vector<double> thousand = keep(1000);
+  for (int i = 0; i < 5000; ++i) {
+    EXPECT_GT(thousand[static_cast<size_t>(sample_once(sampler, logits, {.temperature = 5.0f, .top_k = 1000}, 1, i))],
+              0.0);
+  }
   double mass = 0.0;
   size_t count = 0;
   while (mass < 0.3) mass += p[order[count++]];
