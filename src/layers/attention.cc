@@ -31,7 +31,8 @@ void attention_layer(StepContext& context, const StepBatch& batch, const Attenti
 
   const TensorView mixed = op_context.scratch.take(dtype, {num_tokens, query_size});
   ops.attention(op_context, mixed.split_last_dimension(layer.head_dim), q, kv, group.batch, *group.plan, layer.params);
-  if (!inputs.rows.is_given()) {
+  // Not is_given(): no rows at all may come as a view without data.
+  if (inputs.rows.rank() == 0) {
     linear(context, layer.output, y, mixed, inputs.residual);
     return;
   }
