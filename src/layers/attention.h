@@ -23,9 +23,8 @@ struct AttentionLayer {
 
 // y = output(attention(x)) (+ residual).   x, y, residual: [num_tokens, hidden]; residual may be y
 //   rope_table: [num_tokens, rotary_dim] f32
-//   rows: [num_rows] i32, or left out (rank 0). With it only these rows of the answer are made: y and residual have as
-//   many
-//   num_rows
+//   rows: [num_rows] i32, or left out (rank 0). With it only these rows of the answer are made, and y and residual
+//     have num_rows
 struct AttentionInputs {
   ConstTensorView x;
   ConstTensorView rope_table;
