@@ -2,6 +2,7 @@
 // shared by all renderings. Nodes are plain structs; which children a kind has is told beside it.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -95,6 +96,7 @@ enum class StmtKind {
   kMacro,        // name, parameters, defaults; bodies[0]
   kCallBlock,    // exprs[0] the call, null for {% generation %}; parameters, defaults; bodies[0]
   kFilterBlock,  // exprs[0] the filter; bodies[0]
+  kBlock,        // bodies[0], in a frame without an outer one
   kWith,         // exprs: targets then values; bodies[0]
   kBreak,
   kContinue,
@@ -125,6 +127,7 @@ struct TemplateTree {
   Body body;
   Scope scope;
   int num_slots = 0;
+  std::map<std::string, int, std::less<>> top_level;  // what is set outside of all loops and macros → its slot
 };
 
 }  // namespace quire::jinja

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cmath>
 
 #include "text/jinja_operators.h"
 
@@ -90,6 +92,15 @@ Result<Value> call_cycler_method(CyclerObject& cycler, std::string_view name, co
   return current;
 }
 
+Result<Value> call_number_method(const Value& self, std::string_view name, const Arguments& arguments) {
+  RETURN_IF_ERROR(bind_arguments(name, arguments, {}, 0).status());
+  if (name == "is_integer")
+    return Value::boolean(std::isfinite(self.float_value()) && std::trunc(self.float_value()) == self.float_value());
+  const int64_t value = self.int_value();
+  const uint64_t magnitude = value < 0 ? uint64_t{0} - static_cast<uint64_t>(value) : static_cast<uint64_t>(value);
+  return Value::integer(std::bit_width(magnitude));
+}
+
 }  // namespace
 
 Result<std::optional<Value>> find_attribute(Runtime& runtime, const Value& value, std::string_view name) {
@@ -99,9 +110,12 @@ Result<std::optional<Value>> find_attribute(Runtime& runtime, const Value& value
     }
     return std::optional<Value>();
   }
-  if (value.is_undefined()) return undefined_error(value);
-  if (name.size() > 4 && name.starts_with("__") && name.ends_with("__"))
-    return std::optional<Value>(unsafe(value, name));
+  const bool is_dunder = name.size() > 4 && name.starts_with("__") && name.ends_with("__");
+  // An undefined value has these as any object has; all else of it is an error.
+  if (value.is_undefined() && name != "__class__" && name != "__doc__" && name != "__init__" && name != "__module__") {
+    return undefined_error(value);
+  }
+  if (is_dunder) return std::optional<Value>(unsafe(value, name));
   bool has_method = false;
   bool is_blocked = false;
   switch (value.kind()) {
@@ -116,7 +130,22 @@ Result<std::optional<Value>> find_attribute(Runtime& runtime, const Value& value
       is_blocked = is_one_of(kListBlocked, name);
       has_method = name == "count" || name == "index" || name == "copy";
       break;
+    case Kind::kBool:
+    case Kind::kInt:
+      if (name == "real" || name == "numerator") return std::optional<Value>(Value::integer(value.int_value()));
+      if (name == "imag") return std::optional<Value>(Value::integer(0));
+      if (name == "denominator") return std::optional<Value>(Value::integer(1));
+      has_method = name == "bit_length";
+      break;
+    case Kind::kFloat:
+      if (name == "real") return std::optional<Value>(value);
+      if (name == "imag") return std::optional<Value>(Value::number(0));
+      has_method = name == "is_integer";
+      break;
     case Kind::kTuple:
+      if (value.as<ListObject>().is_group && (name == "grouper" || name == "list")) {
+        return std::optional<Value>(value.items()[name == "list" ? 1 : 0]);
+      }
       has_method = name == "count" || name == "index";
       break;
     case Kind::kRange: {
@@ -171,6 +200,10 @@ Result<Value> call_method(Runtime& runtime, const MethodObject& method, const Ar
       return call_dict_method(runtime, method.self, method.name, arguments);
     case Kind::kCycler:
       return call_cycler_method(method.self.as<CyclerObject>(), method.name, arguments);
+    case Kind::kBool:
+    case Kind::kInt:
+    case Kind::kFloat:
+      return call_number_method(method.self, method.name, arguments);
     default:
       return call_list_method(runtime, method.self, method.name, arguments);
   }

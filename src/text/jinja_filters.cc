@@ -138,9 +138,7 @@ Result<Value> int_filter(Runtime&, const Value& input, const Arguments& argument
     if (std::isinf(*number)) return invalid_argument("cannot convert float infinity to integer");
   }
   if (!number || std::isnan(*number) || std::isinf(*number)) return fallback;
-  if (std::fabs(*number) >= 9223372036854775808.0)
-    return invalid_argument("an integer in the chat template exceeds 64 bits");
-  return Value::integer(static_cast<int64_t>(*number));
+  return Value::whole_number(*number);
 }
 
 Result<Value> float_filter(Runtime&, const Value& input, const Arguments& arguments) {
@@ -199,8 +197,8 @@ Result<Value> round_filter(Runtime& runtime, const Value& input, const Arguments
     }
     const double value = input.float_value();
     if (has_none) {
-      if (!(std::fabs(value) < 9.2e18)) return invalid_argument("cannot convert this float to an integer");
-      return Value::integer(static_cast<int64_t>(std::nearbyint(value)));
+      if (!std::isfinite(value)) return invalid_argument("cannot convert this float to an integer");
+      return Value::whole_number(std::nearbyint(value));
     }
     return Value::number(round_half_even(value, precision));
   }
@@ -258,9 +256,19 @@ Result<Value> tojson_filter(Runtime& runtime, const Value& input, const Argument
   return runtime.make_string(std::move(out));
 }
 
+// Filters of jinja2 for web pages or for chance: known, so that a template that does not reach them loads.
+template <int kName>
+Result<Value> refused_filter(Runtime&, const Value&, const Arguments&) {
+  constexpr const char* kNames[] = {"filesizeformat", "pprint", "random", "striptags", "urlize", "wordwrap", "xmlattr"};
+  return unimplemented(std::string("the filter '") + kNames[kName] + "' is not supported in chat templates");
+}
+
 constexpr FilterRow kGeneralFilters[] = {
-    {"abs", abs_filter},     {"attr", attr_filter}, {"d", default_filter},   {"default", default_filter},
-    {"float", float_filter}, {"int", int_filter},   {"round", round_filter}, {"tojson", tojson_filter},
+    {"abs", abs_filter},           {"attr", attr_filter},           {"d", default_filter},
+    {"default", default_filter},   {"float", float_filter},         {"int", int_filter},
+    {"round", round_filter},       {"tojson", tojson_filter},       {"filesizeformat", refused_filter<0>},
+    {"pprint", refused_filter<1>}, {"random", refused_filter<2>},   {"striptags", refused_filter<3>},
+    {"urlize", refused_filter<4>}, {"wordwrap", refused_filter<5>}, {"xmlattr", refused_filter<6>},
 };
 
 }  // namespace

@@ -316,6 +316,7 @@ Result<Value> groupby_filter(Runtime& runtime, const Value& input, const Argumen
       members.push_back(items[order[end++]]);
     ASSIGN_OR_RETURN(Value list, runtime.make_list(std::move(members)));
     ASSIGN_OR_RETURN(Value group, runtime.make_list({groupers[order[begin]], list}, Kind::kTuple));
+    group.as<ListObject>().is_group = true;
     groups.push_back(std::move(group));
     begin = end;
   }

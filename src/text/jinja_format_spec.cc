@@ -381,9 +381,16 @@ class PercentFormatter {
           number = value.int_value();
         } else if (value.kind() == Kind::kFloat &&
                    (conversion.type == 'd' || conversion.type == 'i' || conversion.type == 'u')) {
-          if (!(std::fabs(value.float_value()) < 9.2e18))
-            return invalid_argument("cannot convert this float to an integer");
-          number = static_cast<int64_t>(value.float_value());
+          if (!std::isfinite(value.float_value())) return invalid_argument("cannot convert this float to an integer");
+          const Value whole = Value::whole_number(value.float_value());
+          if (whole.kind() == Kind::kBigInt) {
+            std::string digits = whole.as<BigIntObject>().digits;
+            const bool is_negative = digits[0] == '-';
+            prefix = Text(sign_of(is_negative, spec.sign), false);
+            body = Text(digits.substr(is_negative ? 1 : 0), false);
+            break;
+          }
+          number = whole.int_value();
         } else {
           if (value.is_undefined()) return undefined_error(value);
           return invalid_argument(std::string("%") + conversion.type + " format: a real number is required, not " +

@@ -54,7 +54,7 @@ class Interpreter {
   Result<Text> run() {
     Text out;
     out_ = &out;
-    frame_ = make_frame(tree_.num_slots, nullptr);
+    root_ = frame_ = make_frame(tree_.num_slots, nullptr);
     enter(tree_.scope);
     const Status status = execute(tree_.body);
     if (!status.is_ok()) {
@@ -80,6 +80,11 @@ class Interpreter {
   }
 
   Value resolve(const std::string& name) {
+    // Blocks have no scope around them: they see what the top level has set so far, and the inputs.
+    if (const auto top = tree_.top_level.find(name); top != tree_.top_level.end()) {
+      const Value& value = root_->slots[static_cast<size_t>(top->second)];
+      if (!value.is_missing()) return value;
+    }
     const auto it = variables_.find(name);
     if (it != variables_.end()) return it->second;
     if (!is_global(name)) return Value::missing();
@@ -178,7 +183,7 @@ class Interpreter {
         ASSIGN_OR_RETURN(Text text, capture(stmt.bodies[0]));
         if (flow_ != Flow::kNormal) return ok_status();
         ASSIGN_OR_RETURN(const Value value, apply_filters(*stmt.exprs[0], runtime_.make_string(std::move(text))));
-        RETURN_IF_ERROR(append_str(runtime_, *out_, value));
+        RETURN_IF_ERROR(append_block_result(value));
         leave(stmt.scope);
         return ok_status();
       }
@@ -192,6 +197,13 @@ class Interpreter {
         RETURN_IF_ERROR(execute(stmt.bodies[0]));
         leave(stmt.scope);
         return ok_status();
+      }
+      case StmtKind::kBlock: {
+        std::shared_ptr<Frame> outer = std::exchange(frame_, make_frame(stmt.num_slots, nullptr));
+        enter(stmt.scope);
+        const Status status = execute(stmt.bodies[0]);
+        frame_ = std::move(outer);
+        return status;
       }
       case StmtKind::kBreak:
         flow_ = Flow::kBreak;
@@ -478,7 +490,15 @@ class Interpreter {
     } else {
       ASSIGN_OR_RETURN(result, call_macro(caller, {}));
     }
-    return append_str(runtime_, *out_, result);
+    return append_block_result(result);
+  }
+
+  // What a filter block or call block writes is not printed but joined, so it has to be a string.
+  Status append_block_result(const Value& value) {
+    if (!value.is_string()) {
+      return invalid_argument(std::string("expected str instance, ") + type_name(value) + " found");
+    }
+    return append_str(runtime_, *out_, value);
   }
 
   Result<Value> call_macro(const Value& value, Arguments arguments) {
@@ -644,9 +664,24 @@ class Interpreter {
       ASSIGN_OR_RETURN(const std::optional<Value> found, loop_attribute(object, name));
       if (found) return *found;
     }
-    if (object.kind() == Kind::kMacro && name == "name")
-      return runtime_.make_string(object.as<MacroObject>().stmt->name);
+    if (object.kind() == Kind::kMacro) {
+      ASSIGN_OR_RETURN(const std::optional<Value> found, macro_attribute(*object.as<MacroObject>().stmt, name));
+      if (found) return *found;
+    }
     return get_attribute(runtime_, object, name);
+  }
+
+  Result<std::optional<Value>> macro_attribute(const Stmt& stmt, std::string_view name) {
+    const auto flag = [](bool value) { return std::optional<Value>(Value::boolean(value)); };
+    if (name == "name") return std::optional<Value>(runtime_.make_string(stmt.name, true));
+    if (name == "catch_kwargs") return flag(stmt.kwargs.slot >= 0);
+    if (name == "catch_varargs") return flag(stmt.varargs.slot >= 0);
+    if (name == "caller") return flag(stmt.caller.slot >= 0 || stmt.has_explicit_caller);
+    if (name != "arguments") return std::optional<Value>();
+    std::vector<Value> names;
+    for (const ExprPtr& parameter : stmt.parameters) names.push_back(runtime_.make_string(parameter->name, true));
+    ASSIGN_OR_RETURN(Value tuple, runtime_.make_list(std::move(names), Kind::kTuple));
+    return std::optional<Value>(std::move(tuple));
   }
 
   Result<Value> evaluate_item(const Expr& expr) {
@@ -820,6 +855,7 @@ class Interpreter {
   Runtime& runtime_;
   const int max_depth_;
   const std::unordered_map<std::string_view, Value>& variables_;
+  std::shared_ptr<Frame> root_;
   std::shared_ptr<Frame> frame_;
   Text* out_ = nullptr;
   Flow flow_ = Flow::kNormal;

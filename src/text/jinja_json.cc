@@ -167,9 +167,7 @@ class JsonParser {
     int64_t value = 0;
     if (std::from_chars(number.data(), number.data() + number.size(), value).ec == std::errc())
       return Value::integer(value);
-    auto object = std::make_shared<BigIntObject>();
-    object->digits = number;
-    return Value::from_object(Kind::kBigInt, std::move(object));
+    return Value::big_integer(std::string(number));
   }
 
   static Value parse_float(std::string_view number) {

@@ -203,11 +203,12 @@ class Parser {
     if (tag == "with") return parse_with();
     if (tag == "print") return parse_print();
     if (tag == "generation") return parse_generation();
+    if (tag == "block") return parse_block();
     if (tag == "break" || tag == "continue") {
       next();
       return make(tag == "break" ? StmtKind::kBreak : StmtKind::kContinue, line);
     }
-    for (const std::string_view refused : {"include", "import", "from", "extends", "block", "autoescape"}) {
+    for (const std::string_view refused : {"include", "import", "from", "extends", "autoescape"}) {
       if (tag == refused) {
         return unimplemented("line " + std::to_string(line) + ": {% " + tag +
                              " %} is not supported in chat templates, which are one file and not HTML");
@@ -334,6 +335,20 @@ class Parser {
     stmt->exprs.push_back(nullptr);
     ASSIGN_OR_RETURN(Body body, parse_block_body({"endgeneration"}, true));
     stmt->bodies.push_back(std::move(body));
+    return finish(std::move(stmt));
+  }
+
+  Result<StmtPtr> parse_block() {
+    StmtPtr stmt = make(StmtKind::kBlock, current().line);
+    next();
+    ASSIGN_OR_RETURN(stmt->name, expect_name());
+    if (current().is_name("scoped") || current().is_name("required")) {
+      return unimplemented("line " + std::to_string(stmt->line) +
+                           ": a scoped or required block is not supported in chat templates");
+    }
+    ASSIGN_OR_RETURN(Body body, parse_block_body({"endblock"}, true));
+    stmt->bodies.push_back(std::move(body));
+    skip_name(stmt->name);
     return finish(std::move(stmt));
   }
 
@@ -669,9 +684,11 @@ class Parser {
         }
         return make_constant(Value::string(std::move(text), true), token.line);
       }
-      case TokenKind::kInteger:
+      case TokenKind::kInteger: {
         next();
-        return make_constant(integer_constant(token.text), token.line);
+        ASSIGN_OR_RETURN(Value value, integer_constant(token.text));
+        return make_constant(std::move(value), token.line);
+      }
       case TokenKind::kFloat: {
         next();
         double value = 0;
@@ -694,7 +711,7 @@ class Parser {
     return error("unexpected " + describe(token), token.line);
   }
 
-  static Value integer_constant(const std::string& text) {
+  Result<Value> integer_constant(const std::string& text) const {
     int base = 10;
     size_t begin = 0;
     if (text.size() > 2 && text[0] == '0') {
@@ -705,9 +722,8 @@ class Parser {
     int64_t value = 0;
     const auto [end, code] = std::from_chars(text.data() + begin, text.data() + text.size(), value, base);
     if (code == std::errc()) return Value::integer(value);
-    auto object = std::make_shared<BigIntObject>();
-    object->digits = text;
-    return Value::from_object(Kind::kBigInt, std::move(object));
+    if (base != 10) return error("an integer exceeds 64 bits");
+    return Value::big_integer(text);
   }
 
   Result<ExprPtr> parse_list() {
@@ -776,8 +792,8 @@ class Parser {
         return expr;
       }
       if (token.kind != TokenKind::kInteger) return error("expected name or number", token.line);
-      return make_pair(ExprKind::kGetItem, std::move(object), make_constant(integer_constant(token.text), token.line),
-                       line);
+      ASSIGN_OR_RETURN(Value index, integer_constant(token.text));
+      return make_pair(ExprKind::kGetItem, std::move(object), make_constant(std::move(index), token.line), line);
     }
     next();
     std::vector<ExprPtr> indices;

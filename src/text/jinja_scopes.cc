@@ -110,7 +110,7 @@ struct Symbols {
 };
 
 // Branches copy the names known so far; this bounds that work for hostile templates.
-constexpr size_t kMaxAnalysisWork = 20'000'000;
+constexpr size_t kMaxAnalysisWork = 2'000'000;
 
 class Analysis {
  public:
@@ -162,6 +162,7 @@ class Analysis {
       case StmtKind::kWith:
         for (size_t i = stmt.exprs.size() / 2; i < stmt.exprs.size(); ++i) visit(stmt.exprs[i].get());
         return;
+      case StmtKind::kBlock:
       case StmtKind::kBreak:
       case StmtKind::kContinue:
         return;
@@ -219,6 +220,7 @@ class UndeclaredFinder {
 
  private:
   void visit(const Stmt& stmt) {
+    if (stmt.kind == StmtKind::kBlock) return;
     if (stmt.kind == StmtKind::kSet) {
       visit(stmt.exprs[0].get());
       visit(stmt.exprs[1].get());
@@ -311,6 +313,7 @@ class Resolver {
     RETURN_IF_ERROR(check_work());
     RETURN_IF_ERROR(resolve(tree.body, {&symbols}));
     tree.scope = finish_scope(symbols);
+    for (const std::string& name : symbols.stores) tree.top_level.emplace(name, symbols.refs.at(name).slot);
     tree.num_slots = static_cast<int>(function.slots.size());
     return ok_status();
   }
@@ -447,6 +450,18 @@ class Resolver {
         stmt.scope = finish_scope(symbols);
         return ok_status();
       }
+      case StmtKind::kBlock: {
+        if (!blocks_.insert(stmt.name).second) {
+          return invalid_argument("line " + std::to_string(stmt.line) + ": block '" + stmt.name + "' defined twice");
+        }
+        Function& function = add_function(0);
+        Symbols& symbols = add_symbols(nullptr, &function);
+        Analysis(symbols, work_).visit(stmt.bodies[0]);
+        RETURN_IF_ERROR(resolve(stmt.bodies[0], {&symbols}));
+        stmt.scope = finish_scope(symbols);
+        stmt.num_slots = static_cast<int>(function.slots.size());
+        return ok_status();
+      }
       case StmtKind::kBreak:
       case StmtKind::kContinue:
         if (frame.is_in_loop) return ok_status();
@@ -538,6 +553,7 @@ class Resolver {
 
   std::deque<Function> functions_;  // stable addresses
   std::deque<Symbols> symbols_;
+  std::set<std::string> blocks_;
   int num_variants_ = 0;
   size_t work_ = 0;
 };

@@ -224,8 +224,9 @@ Result<Value> partition(const Call& call) {
     if (is_right) return make_pieces(call, {{0, 0}, {0, 0}, {0, size}}, Kind::kTuple);
     return make_pieces(call, {{0, size}, {size, size}, {size, size}}, Kind::kTuple);
   }
-  return call.runtime.make_list({call.piece(0, found), bound[0], call.piece(found + separator.size(), size)},
-                                Kind::kTuple);
+  return call.runtime.make_list(
+      {call.piece(0, found), call.piece(found, found + separator.size()), call.piece(found + separator.size(), size)},
+      Kind::kTuple);
 }
 
 // ---- search ----
@@ -646,6 +647,10 @@ constexpr MethodRow kMethods[] = {
     {"casefold", [](const Call& call) { return change_case(call, CaseMapping::kFold); }},
     {"center", pad},
     {"count", count},
+    {"encode",
+     [](const Call&) {
+       return Result<Value>(unimplemented("encode() is not supported in chat templates, which have no bytes"));
+     }},
     {"endswith", starts_or_ends_with},
     {"expandtabs", expandtabs},
     {"find", find},

@@ -61,8 +61,9 @@ CodePoint code_point_at(std::string_view bytes, size_t offset) {
 
 size_t previous_offset(std::string_view bytes, size_t offset) {
   for (size_t back = 1; back <= 4 && back <= offset; ++back) {
+    if ((static_cast<uint8_t>(bytes[offset - back]) & 0xC0) == 0x80) continue;
     if (code_point_at(bytes, offset - back).num_bytes == back) return offset - back;
-    if ((static_cast<uint8_t>(bytes[offset - back]) & 0xC0) != 0x80) break;
+    break;
   }
   return offset - 1;
 }

@@ -2,6 +2,7 @@
 #include "text/jinja_value.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <limits>
 
@@ -70,6 +71,20 @@ Value Value::number(double value) {
   Value result(Kind::kFloat);
   result.float_ = value;
   return result;
+}
+
+Value Value::big_integer(std::string digits) {
+  auto object = make_constant<BigIntObject>();
+  object->digits = std::move(digits);
+  return from_object(Kind::kBigInt, std::move(object));
+}
+
+Value Value::whole_number(double value) {
+  const double whole = std::trunc(value);
+  if (whole >= -9223372036854775808.0 && whole < 9223372036854775808.0) return integer(static_cast<int64_t>(whole));
+  char buffer[320];  // the largest double has 309 digits
+  return big_integer(
+      std::string(buffer, std::to_chars(buffer, buffer + sizeof(buffer), whole, std::chars_format::fixed, 0).ptr));
 }
 
 Value Value::string(std::string text, bool is_trusted) {

@@ -90,6 +90,8 @@ class Value {
   static Value boolean(bool value);
   static Value integer(int64_t value);
   static Value number(double value);
+  static Value big_integer(std::string digits);  // decimal, a sign in front where negative
+  static Value whole_number(double value);       // an integer of any size; value is finite
   static Value string(std::string text, bool is_trusted = false);
   static Value list(std::vector<Value> items);
   static Value dict(std::vector<std::pair<std::string, Value>> entries);  // a repeated key: the last value wins
@@ -162,6 +164,7 @@ struct UndefinedObject : Object {
 
 struct ListObject : Object {
   std::vector<Value> items;
+  bool is_group = false;  // a tuple of |groupby: its items are also .grouper and .list
 };
 
 struct DictObject : Object {
