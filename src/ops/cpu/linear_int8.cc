@@ -119,7 +119,9 @@ void run_linear_int8(const LinearCall& call, const Int8Kernels& kernels) {
   activations.base.biases = static_cast<int32_t*>(take_words(activations.num_groups));
   activations.base.sums = static_cast<float*>(take_words(activations.num_groups));
   const float* x = call.x.data<float>();
-  const bool is_few = num_tokens <= kFewTokens && kernel.multiply_few[1] != nullptr;
+  // Half bytes are unpacked so quickly that multiplying them packed is best for any number of tokens (EPYC Zen 4, q4_1,
+  // 1536 x 576: 16 tokens 284 GOP/s packed, 512 tokens 252 unpacked).
+  const bool is_few = (num_tokens <= kFewTokens || format.code_bits == 4) && kernel.multiply_few[1] != nullptr;
   const TokenTiles tiles = is_few ? make_token_tiles(call.scratch, num_tokens, kernel.multiply_few)
                                   : make_token_tiles(call.scratch, num_tokens, kernel.multiply_tile[0]);
   call.pool.parallel_for(tiles.count, 1, [&](const WorkRange& range) {
