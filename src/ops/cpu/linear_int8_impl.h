@@ -18,6 +18,10 @@
 namespace quire::cpu {
 namespace {
 
+// std::integer_sequence takes no enums.
+template <FormatId...>
+struct FormatList {};
+
 template <typename Codes>
 struct Int8Impl {
   using Lanes = typename Codes::Lanes;
@@ -202,12 +206,12 @@ struct Int8Impl {
   static constexpr Int8Kernels make_kernels() {
     Int8Kernels kernels{};
     kernels.quantize = quantize;
-    const auto add = [&kernels]<FormatId... kFormats>(std::integer_sequence<FormatId, kFormats...>) {
+    const auto add = [&kernels]<FormatId... kFormats>(FormatList<kFormats...>) {
       ((kernels.formats[static_cast<int>(kFormats)] = make_format<kFormats>(Few{}, Tiles{}, PanelCounts{})), ...);
     };
-    add(std::integer_sequence<FormatId, FormatId::kQ4_0, FormatId::kQ4_1, FormatId::kQ5_0, FormatId::kQ5_1,
-                              FormatId::kQ8_0, FormatId::kQ2_K, FormatId::kQ3_K, FormatId::kQ4_K, FormatId::kQ5_K,
-                              FormatId::kQ6_K, FormatId::kIQ4_NL, FormatId::kIQ4_XS>{});
+    add(FormatList<FormatId::kQ4_0, FormatId::kQ4_1, FormatId::kQ5_0, FormatId::kQ5_1, FormatId::kQ8_0, FormatId::kQ2_K,
+                   FormatId::kQ3_K, FormatId::kQ4_K, FormatId::kQ5_K, FormatId::kQ6_K, FormatId::kIQ4_NL,
+                   FormatId::kIQ4_XS>{});
     return kernels;
   }
 };
