@@ -2,6 +2,9 @@
 
 #include "ops/cpu/cpu_ops.h"
 #include "ops/reference/reference_ops.h"
+#ifdef QUIRE_HAS_CUDA
+#include "ops/cuda/cuda_ops.h"
+#endif
 
 namespace quire {
 
@@ -22,8 +25,12 @@ Result<std::unique_ptr<Ops>> create_ops(const BackendOptions& options) {
     case BackendKind::kCpu:
       return as_ops(CpuOps::create(options));
     case BackendKind::kCuda:
+#ifdef QUIRE_HAS_CUDA
+      return as_ops(CudaOps::create(options));
+#else
       return unimplemented(
           "this build has no CUDA backend: rebuild where the CUDA toolkit is installed, or use the CPU");
+#endif
   }
   return internal_error("unknown backend");
 }

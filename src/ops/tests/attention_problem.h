@@ -31,6 +31,7 @@ struct AttentionCase {
   int head_dim = 64;
   int page_size = 16;
   DType dtype = DType::kF32;
+  DType query_dtype = DType::kF32;  // queries hold numbers that this dtype can hold
   AttentionParams params = {.scale = 0.125f};
   std::vector<AttentionSequence> sequences;
   uint64_t seed = 1;
@@ -60,12 +61,12 @@ class AttentionProblem {
     return static_cast<float>(x >> 40) * 0x1p-22f - 2.0f;
   }
 
-  // The numbers as the cache's dtype keeps them.
+  // The numbers as the cache's dtype and the queries' keep them.
   float stored_value(int kind, uint64_t sequence, int position, int head, int d) const {
-    const float x = value(kind, sequence, position, head, d);
-    if (case_.dtype == DType::kF16) return f16_to_f32(f32_to_f16(x));
-    if (case_.dtype == DType::kBF16) return bf16_to_f32(f32_to_bf16(x));
-    return x;
+    return rounded(case_.dtype, value(kind, sequence, position, head, d));
+  }
+  float query_value(uint64_t sequence, int position, int head, int d) const {
+    return rounded(case_.query_dtype, value(0, sequence, position, head, d));
   }
 
   PagedKv kv() {
@@ -168,6 +169,12 @@ class AttentionProblem {
   int first_query_row(int sequence_index) const { return query_starts_[static_cast<size_t>(sequence_index)]; }
 
  private:
+  static float rounded(DType dtype, float x) {
+    if (dtype == DType::kF16) return f16_to_f32(f32_to_f16(x));
+    if (dtype == DType::kBF16) return bf16_to_f32(f32_to_bf16(x));
+    return x;
+  }
+
   static constexpr int64_t kOtherLayerElements = 24;
   static constexpr int64_t kRowGap = 7;
   static constexpr int64_t kGuard = 64;
@@ -266,8 +273,8 @@ class AttentionProblem {
       for (int i = 0; i < sequence.num_queries; ++i, ++row) {
         const int position = sequence.context_length - sequence.num_queries + i;
         for (int64_t j = 0; j < row_size(); ++j) {
-          queries_[static_cast<size_t>(row * (row_size() + kRowGap) + j)] = value(
-              0, sequence.id, position, static_cast<int>(j) / case_.head_dim, static_cast<int>(j) % case_.head_dim);
+          queries_[static_cast<size_t>(row * (row_size() + kRowGap) + j)] = query_value(
+              sequence.id, position, static_cast<int>(j) / case_.head_dim, static_cast<int>(j) % case_.head_dim);
         }
       }
     }
@@ -280,7 +287,7 @@ class AttentionProblem {
     for (int key = first; key <= position; ++key) {
       double sum = 0;
       for (int d = 0; d < case_.head_dim; ++d) {
-        sum += double{value(0, sequence, position, head, d)} * double{stored_value(1, sequence, key, kv_head, d)};
+        sum += double{query_value(sequence, position, head, d)} * double{stored_value(1, sequence, key, kv_head, d)};
       }
       double score = double{case_.params.scale} * sum;
       const double cap = case_.params.soft_cap;

@@ -1,0 +1,73 @@
+// Attention over pages on the GPU: the plan, the call and the table of kernel rows. A step is taken in two parts that
+// choose their rows apart: sequences with one query (decode) and sequences with more (prefill).
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <span>
+#include <vector>
+
+#include "ops/kernel_table.h"
+#include "ops/ops.h"
+
+namespace quire::cuda {
+
+// A decode block's work: chunk `chunk` of `num_chunks` of a sequence. The chunk size depends on the sequence's own
+// length alone, so a query's bits do not depend on its neighbours.
+struct alignas(16) DecodeItem {
+  int32_t sequence;
+  int32_t chunk;
+  int32_t num_chunks;
+  int32_t chunk_size;
+};
+
+// A prefill block's work: queries [first_query, first_query + tile) of a sequence.
+struct alignas(8) PrefillItem {
+  int32_t sequence;
+  int32_t first_query;
+};
+
+constexpr int kDecodeChunk = 256;     // keys: 16 chunks of 8 KV heads fill 132 SMs at 4k keys of one sequence
+constexpr int kMaxDecodeChunks = 32;  // a sequence of more keys has larger chunks
+constexpr int kPrefillTileRows = 128;
+
+class CudaAttentionPlan final : public AttentionPlan {
+ public:
+  AttentionGeometry geometry;
+  DeviceBuffer decode_items;   // DecodeItem[num_decode_items]
+  DeviceBuffer prefill_items;  // PrefillItem[num_prefill_items], longest first
+  DeviceBuffer partials;  // [sequence][chunk][head][head_dim + 2] f32: unscaled sums, then largest score and weight
+  DeviceBuffer counters;  // [sequence][kv head] i32: chunks done; zero between launches
+  int num_decode_items = 0;
+  int num_prefill_items = 0;
+  int num_decode_sequences = 0;
+  int num_prefill_sequences = 0;
+};
+
+enum class StepPart : uint8_t { kDecode, kPrefill };
+
+struct AttentionCall {
+  cudaStream_t stream;
+  StepPart part;
+  TensorView out;
+  ConstTensorView q;
+  PagedKv kv;
+  const AttentionBatch& batch;
+  const CudaAttentionPlan& plan;
+  AttentionParams params;
+};
+
+std::span<const KernelRow<AttentionCall>> attention_rows();
+
+Result<std::unique_ptr<AttentionPlan>> create_attention_plan(const AttentionGeometry& geometry);
+void plan_attention(cudaStream_t stream, CudaAttentionPlan& plan, const AttentionBatch& batch);
+
+// Both parts of a step; checks the shapes.
+void attention(AttentionCall call, std::string_view forced_row = {});
+
+// The launchers of the rows, each in its own file.
+void attention_any_shape(const AttentionCall& call);
+bool accepts_decode_split_kv(const AttentionCall& call);
+void attention_decode_split_kv(const AttentionCall& call);
+
+}  // namespace quire::cuda

@@ -1,0 +1,112 @@
+// The host's part of attention on the GPU: which chunks and tiles a step has, and the choice of a row for each part.
+#include <algorithm>
+
+#include "ops/cuda/attention.h"
+#include "ops/cuda/cuda_support.h"
+#include "ops/host_memory.h"
+
+namespace quire::cuda {
+
+namespace {
+
+Result<DeviceBuffer> allocate_zeros(int64_t num_bytes) {
+  void* data = nullptr;
+  const size_t size = static_cast<size_t>(std::max<int64_t>(num_bytes, 256));
+  if (const cudaError_t error = cudaMalloc(&data, size); error != cudaSuccess) {
+    (void)cudaGetLastError();
+    return resource_exhausted("the GPU has no " + describe_bytes(num_bytes) + " left for attention (" +
+                              cudaGetErrorString(error) + "): allow fewer sequences or a smaller share of its memory");
+  }
+  CUDA_CHECK(cudaMemset(data, 0, size));
+  return DeviceBuffer(data, num_bytes, Device{DeviceKind::kCuda, 0}, [](void* block) { (void)cudaFree(block); });
+}
+
+template <typename T>
+void copy_items(cudaStream_t stream, const DeviceBuffer& buffer, const std::vector<T>& items) {
+  if (items.empty()) return;
+  const size_t num_bytes = items.size() * sizeof(T);
+  CHECK(num_bytes <= static_cast<size_t>(buffer.num_bytes()));
+  // From pageable memory: the bytes have left `items` when the call returns.
+  CUDA_CHECK(cudaMemcpyAsync(buffer.data(), items.data(), num_bytes, cudaMemcpyHostToDevice, stream));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<AttentionPlan>> create_attention_plan(const AttentionGeometry& geometry) {
+  auto plan = std::make_unique<CudaAttentionPlan>();
+  plan->geometry = geometry;
+  const int64_t num_sequences = std::max(1, geometry.max_num_sequences);
+  const int64_t max_items = num_sequences * kMaxDecodeChunks;
+  const int64_t max_tiles = num_sequences + geometry.max_num_tokens / kPrefillTileRows + 1;
+  ASSIGN_OR_RETURN(plan->decode_items, allocate_zeros(max_items * int64_t{sizeof(DecodeItem)}));
+  ASSIGN_OR_RETURN(plan->prefill_items, allocate_zeros(max_tiles * int64_t{sizeof(PrefillItem)}));
+  ASSIGN_OR_RETURN(plan->partials, allocate_zeros(max_items * geometry.num_heads * (geometry.head_dim + 2) * 4));
+  ASSIGN_OR_RETURN(plan->counters, allocate_zeros(num_sequences * geometry.num_kv_heads * 4));
+  return std::unique_ptr<AttentionPlan>(std::move(plan));
+}
+
+void plan_attention(cudaStream_t stream, CudaAttentionPlan& plan, const AttentionBatch& batch) {
+  CHECK(batch.num_sequences <= std::max(1, plan.geometry.max_num_sequences));
+  std::vector<DecodeItem> decode;
+  std::vector<PrefillItem> prefill;
+  plan.num_decode_sequences = 0;
+  plan.num_prefill_sequences = 0;
+  for (int s = 0; s < batch.num_sequences; ++s) {
+    const size_t i = static_cast<size_t>(s);
+    const int num_queries = batch.host_query_starts[i + 1] - batch.host_query_starts[i];
+    const int length = batch.host_context_lengths[i];
+    if (num_queries == 1) {
+      ++plan.num_decode_sequences;
+      int chunk_size = kDecodeChunk;
+      while (ceil_div(length, chunk_size) > kMaxDecodeChunks) chunk_size *= 2;
+      const int first_key = plan.geometry.window > 0 ? std::max(0, length - plan.geometry.window) : 0;
+      const int first_chunk = first_key / chunk_size;
+      const int num_chunks = ceil_div(length, chunk_size) - first_chunk;
+      for (int chunk = 0; chunk < num_chunks; ++chunk)
+        decode.push_back({s, first_chunk + chunk, num_chunks, chunk_size});
+    } else if (num_queries > 1) {
+      ++plan.num_prefill_sequences;
+      for (int query = 0; query < num_queries; query += kPrefillTileRows) prefill.push_back({s, query});
+    }
+  }
+  // Tiles that see most keys first: the short ones fill the gaps at the end.
+  const auto keys_of = [&](const PrefillItem& item) {
+    const size_t i = static_cast<size_t>(item.sequence);
+    return batch.host_context_lengths[i] - batch.host_query_starts[i + 1] + batch.host_query_starts[i] +
+           item.first_query;
+  };
+  std::stable_sort(prefill.begin(), prefill.end(),
+                   [&](const PrefillItem& a, const PrefillItem& b) { return keys_of(a) > keys_of(b); });
+  plan.num_decode_items = static_cast<int>(decode.size());
+  plan.num_prefill_items = static_cast<int>(prefill.size());
+  copy_items(stream, plan.decode_items, decode);
+  copy_items(stream, plan.prefill_items, prefill);
+}
+
+void attention(AttentionCall call, std::string_view forced_row) {
+  const ConstTensorView& q = call.q;
+  CHECK(q.rank() == 3);
+  CHECK(call.out.rank() == 3);
+  CHECK(call.out.dtype() == q.dtype());
+  CHECK(is_activation_dtype(q.dtype()));
+  CHECK(q.is_last_dimension_contiguous());
+  CHECK(call.out.is_last_dimension_contiguous());
+  CHECK(q.size(0) == call.batch.num_tokens);
+  CHECK(call.out.size(0) == call.batch.num_tokens);
+  CHECK(call.out.size(1) == q.size(1));
+  CHECK(q.size(2) == call.kv.head_dim);
+  CHECK(call.out.size(2) == call.kv.head_dim);
+  CHECK(q.size(1) % call.kv.num_kv_heads == 0);
+  CHECK(q.size(1) == call.plan.geometry.num_heads);
+  CHECK(call.params.window == call.plan.geometry.window);
+  if (call.plan.num_decode_sequences > 0) {
+    call.part = StepPart::kDecode;
+    choose_row(attention_rows(), call, forced_row).launch(call);
+  }
+  if (call.plan.num_prefill_sequences > 0) {
+    call.part = StepPart::kPrefill;
+    choose_row(attention_rows(), call, forced_row).launch(call);
+  }
+}
+
+}  // namespace quire::cuda

@@ -1,0 +1,290 @@
+// The device, its memory, and the checks in front of every kernel.
+#include "ops/cuda/cuda_ops.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+
+#include "ops/cuda/attention.h"
+#include "ops/cuda/cuda_support.h"
+#include "ops/cuda/elementwise.h"
+#include "ops/cuda/linear.h"
+#include "ops/cuda/linear_cublaslt.h"
+#include "ops/cuda/weights.h"
+#include "ops/host_memory.h"
+
+namespace quire {
+
+namespace cuda {
+
+void fail_device(cudaError_t error, const char* what, const char* file, int line) {
+  std::fprintf(stderr, "%s:%d: the GPU failed: %s (%s) in %s\n", file, line, cudaGetErrorString(error),
+               cudaGetErrorName(error), what);
+  std::abort();
+}
+
+}  // namespace cuda
+
+namespace {
+
+cudaStream_t stream_of(const OpContext& context) {
+  return static_cast<cudaStream_t>(context.stream);
+}
+
+void check_same_shape(const ConstTensorView& a, const ConstTensorView& b) {
+  CHECK(a.rank() == b.rank());
+  CHECK(a.dtype() == b.dtype());
+  for (int d = 0; d < a.rank(); ++d) CHECK(a.size(d) == b.size(d));
+  CHECK(a.is_last_dimension_contiguous());
+  CHECK(b.is_last_dimension_contiguous());
+}
+
+template <typename Call>
+Status check_forced(std::span<const KernelRow<Call>> rows, const std::string& op, const std::string& name) {
+  std::string names;
+  for (const KernelRow<Call>& row : rows) {
+    if (row.name == name) return ok_status();
+    names += (names.empty() ? "" : ", ") + std::string(row.name);
+  }
+  return invalid_argument("--kernel " + op + "=" + name + ": there is no such kernel; there are " + names);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<CudaOps>> CudaOps::create(const BackendOptions& options) {
+  for (const auto& [op, name] : options.forced_kernels) {
+    if (op == "linear") {
+      RETURN_IF_ERROR(check_forced(cuda::linear_rows(), op, name));
+    } else if (op == "attention") {
+      RETURN_IF_ERROR(check_forced(cuda::attention_rows(), op, name));
+    } else {
+      return invalid_argument("--kernel: the cuda backend has no choice for \"" + op +
+                              "\"; it has for linear and attention");
+    }
+  }
+  int num_devices = 0;
+  if (const cudaError_t error = cudaGetDeviceCount(&num_devices); error != cudaSuccess || num_devices == 0) {
+    (void)cudaGetLastError();
+    return unavailable(std::string("no NVIDIA GPU was found (") +
+                       (error == cudaSuccess ? "none is visible" : cudaGetErrorString(error)) +
+                       "): check nvidia-smi, or use the CPU");
+  }
+  if (options.device_index < 0 || options.device_index >= num_devices) {
+    return invalid_argument("there is no GPU " + std::to_string(options.device_index) + ": this machine has " +
+                            std::to_string(num_devices) + ", counted from 0");
+  }
+  cudaDeviceProp properties;
+  CUDA_CHECK(cudaGetDeviceProperties(&properties, options.device_index));
+  if (properties.major * 10 + properties.minor != 90) {
+    return unimplemented(std::string("the GPU is a ") + properties.name + " of compute capability " +
+                         std::to_string(properties.major) + "." + std::to_string(properties.minor) +
+                         "; this build has kernels for 9.0: use the CPU");
+  }
+  CUDA_CHECK(cudaSetDevice(options.device_index));
+  std::string description = std::string("cuda: ") + properties.name + ", " +
+                            std::to_string(properties.multiProcessorCount) + " multiprocessors, " +
+                            describe_bytes(static_cast<int64_t>(properties.totalGlobalMem));
+  std::unique_ptr<CudaOps> ops(new CudaOps(options, std::move(description)));
+  ASSIGN_OR_RETURN(ops->library_, cuda::LinearLibrary::create());
+  return ops;
+}
+
+CudaOps::CudaOps(const BackendOptions& options, std::string description)
+    : device_index_(options.device_index),
+      description_(std::move(description)),
+      compute_(options.compute),
+      forced_kernels_(options.forced_kernels.begin(), options.forced_kernels.end()),
+      pool_(options.num_threads > 0 ? options.num_threads
+                                    : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))) {}
+
+CudaOps::~CudaOps() = default;
+
+std::string_view CudaOps::forced_kernel(std::string_view op) const {
+  const auto found = forced_kernels_.find(op);
+  return found == forced_kernels_.end() ? std::string_view() : found->second;
+}
+
+Result<DeviceBuffer> CudaOps::allocate(int64_t num_bytes, const char* purpose) {
+  CHECK(num_bytes >= 0);
+  void* data = nullptr;
+  const size_t size = static_cast<size_t>(std::max<int64_t>(num_bytes, 256));
+  if (const cudaError_t error = cudaMalloc(&data, size); error != cudaSuccess) {
+    (void)cudaGetLastError();
+    size_t free_bytes = 0;
+    size_t total_bytes = 0;
+    (void)cudaMemGetInfo(&free_bytes, &total_bytes);
+    return resource_exhausted("the GPU has no " + describe_bytes(num_bytes) + " for " + purpose + ": " +
+                              describe_bytes(static_cast<int64_t>(free_bytes)) + " of " +
+                              describe_bytes(static_cast<int64_t>(total_bytes)) + " are free");
+  }
+  return DeviceBuffer(data, num_bytes, device(), [](void* block) { (void)cudaFree(block); });
+}
+
+void CudaOps::copy_to_device(OpContext& context, void* device_data, const void* host_data, int64_t num_bytes) {
+  if (num_bytes <= 0) return;
+  CUDA_CHECK(cudaMemcpyAsync(device_data, host_data, static_cast<size_t>(num_bytes), cudaMemcpyHostToDevice,
+                             stream_of(context)));
+}
+
+void CudaOps::copy_to_host(OpContext& context, void* host_data, const void* device_data, int64_t num_bytes) {
+  if (num_bytes <= 0) return;
+  CUDA_CHECK(cudaMemcpyAsync(host_data, device_data, static_cast<size_t>(num_bytes), cudaMemcpyDeviceToHost,
+                             stream_of(context)));
+}
+
+void CudaOps::synchronize(OpContext& context) {
+  CUDA_CHECK(cudaStreamSynchronize(stream_of(context)));
+}
+
+Result<Weight> CudaOps::pack(const Weight& file_weight) {
+  return cuda::pack_weight(pool_, file_weight);
+}
+
+void CudaOps::embedding(OpContext& context, TensorView y, const Weight& table, ConstTensorView ids, float scale) {
+  CHECK(y.rank() == 2);
+  CHECK(y.size(0) == ids.num_elements());
+  CHECK(y.size(1) == table.k);
+  CHECK(y.is_last_dimension_contiguous());
+  cuda::embedding(stream_of(context), y, table, ids, scale);
+}
+
+void CudaOps::gather_rows(OpContext& context, TensorView y, ConstTensorView x, ConstTensorView rows) {
+  CHECK(x.rank() == 2);
+  CHECK(y.rank() == 2);
+  CHECK(y.dtype() == x.dtype());
+  CHECK(y.size(0) == rows.num_elements());
+  CHECK(y.size(1) == x.size(1));
+  CHECK(y.is_last_dimension_contiguous());
+  CHECK(x.is_last_dimension_contiguous());
+  cuda::gather_rows(stream_of(context), y, x, rows);
+}
+
+void CudaOps::rms_norm(OpContext& context, TensorView y, ConstTensorView x, ConstTensorView weight, float epsilon) {
+  CHECK(x.rank() == 2 || x.rank() == 3);
+  check_same_shape(y, x);
+  CHECK(weight.num_elements() == x.size(x.rank() - 1));
+  cuda::rms_norm(stream_of(context), {.y = y, .x = x, .delta = {}, .x_sum = {}, .weight = weight, .epsilon = epsilon});
+}
+
+void CudaOps::add_rms_norm(OpContext& context, TensorView y, TensorView x, ConstTensorView delta,
+                           ConstTensorView weight, float epsilon) {
+  CHECK(x.rank() == 2 || x.rank() == 3);
+  check_same_shape(y, x);
+  check_same_shape(delta, x);
+  CHECK(weight.num_elements() == x.size(x.rank() - 1));
+  cuda::rms_norm(stream_of(context),
+                 {.y = y, .x = x, .delta = delta, .x_sum = x, .weight = weight, .epsilon = epsilon});
+}
+
+void CudaOps::add(OpContext& context, TensorView y, ConstTensorView a, ConstTensorView b) {
+  CHECK(y.rank() == 2);
+  check_same_shape(y, a);
+  check_same_shape(y, b);
+  cuda::binary(stream_of(context), cuda::BinaryOp::kAdd, y, a, b);
+}
+
+void CudaOps::gated_activation(OpContext& context, TensorView y, ConstTensorView gate, ConstTensorView up,
+                               Activation activation) {
+  CHECK(y.rank() == 2);
+  check_same_shape(y, gate);
+  check_same_shape(y, up);
+  cuda::binary(stream_of(context),
+               activation == Activation::kSilu ? cuda::BinaryOp::kSiluMultiply : cuda::BinaryOp::kGeluTanhMultiply, y,
+               gate, up);
+}
+
+void CudaOps::soft_cap(OpContext& context, TensorView x, float cap) {
+  CHECK(x.rank() == 2);
+  CHECK(cap > 0);
+  cuda::soft_cap(stream_of(context), x, cap);
+}
+
+void CudaOps::linear(OpContext& context, TensorView y, ConstTensorView x, const Weight& weight,
+                     const Epilogue& epilogue) {
+  CHECK(weight.num_experts == 1);
+  cuda::linear({.stream = stream_of(context),
+                .library = library_.get(),
+                .compute = compute_,
+                .y = y,
+                .x = x,
+                .weight = weight,
+                .epilogue = epilogue},
+               forced_kernel("linear"));
+}
+
+void CudaOps::grouped_linear(OpContext& context, TensorView y, ConstTensorView x, const Weight& weight,
+                             ConstTensorView offsets) {
+  CHECK(offsets.num_elements() == weight.num_experts + 1);
+  cuda::linear({.stream = stream_of(context),
+                .library = library_.get(),
+                .compute = compute_,
+                .y = y,
+                .x = x,
+                .weight = weight,
+                .offsets = offsets},
+               forced_kernel("linear"));
+}
+
+void CudaOps::rope_table(OpContext& context, TensorView table, ConstTensorView positions, const RopeParams& params) {
+  CHECK(table.rank() == 2);
+  CHECK(table.size(0) == positions.num_elements());
+  CHECK(table.size(1) == 2 * params.inverse_frequencies.num_elements());
+  CHECK(table.is_last_dimension_contiguous());
+  cuda::rope_table(stream_of(context), table, positions, params.inverse_frequencies, params.attention_factor);
+}
+
+void CudaOps::rope(OpContext& context, TensorView x, ConstTensorView table, RopeStyle style) {
+  CHECK(x.rank() == 3);
+  CHECK(x.is_last_dimension_contiguous());
+  CHECK(table.rank() == 2);
+  CHECK(table.size(0) == x.size(0));
+  CHECK(table.size(1) % 2 == 0);
+  CHECK(table.size(1) <= x.size(2));
+  CHECK(table.is_last_dimension_contiguous());
+  cuda::rope(stream_of(context), x, table, style == RopeStyle::kInterleaved);
+}
+
+void CudaOps::write_kv(OpContext& context, const PagedKv& kv, ConstTensorView k, ConstTensorView v,
+                       ConstTensorView slots) {
+  CHECK(k.rank() == 3);
+  check_same_shape(k, v);
+  CHECK(k.size(1) == kv.num_kv_heads);
+  CHECK(k.size(2) == kv.head_dim);
+  CHECK(slots.num_elements() == k.size(0));
+  CHECK(cuda::is_activation_dtype(kv.dtype));
+  cuda::write_kv(stream_of(context), kv, k, v, slots);
+}
+
+void CudaOps::copy_pages(OpContext& context, void* base, int64_t page_bytes, std::span<const PageCopy> pages) {
+  char* bytes = static_cast<char*>(base);
+  // In stream order: a page may be read by one copy and written by a later one.
+  for (const PageCopy& page : pages) {
+    if (page.from == page.to) continue;
+    CUDA_CHECK(cudaMemcpyAsync(bytes + page.to * page_bytes, bytes + page.from * page_bytes,
+                               static_cast<size_t>(page_bytes), cudaMemcpyDeviceToDevice, stream_of(context)));
+  }
+}
+
+Result<std::unique_ptr<AttentionPlan>> CudaOps::create_attention_plan(const AttentionGeometry& geometry) {
+  return cuda::create_attention_plan(geometry);
+}
+
+void CudaOps::plan_attention(OpContext& context, AttentionPlan& plan, const AttentionBatch& batch) {
+  cuda::plan_attention(stream_of(context), static_cast<cuda::CudaAttentionPlan&>(plan), batch);
+}
+
+void CudaOps::attention(OpContext& context, TensorView out, ConstTensorView q, const PagedKv& kv,
+                        const AttentionBatch& batch, const AttentionPlan& plan, const AttentionParams& params) {
+  if (batch.num_tokens == 0) return;
+  cuda::attention({.stream = stream_of(context),
+                   .part = cuda::StepPart::kDecode,
+                   .out = out,
+                   .q = q,
+                   .kv = kv,
+                   .batch = batch,
+                   .plan = static_cast<const cuda::CudaAttentionPlan&>(plan),
+                   .params = params},
+                  forced_kernel("attention"));
+}
+
+}  // namespace quire

@@ -1,0 +1,79 @@
+// The CUDA backend: one GPU. Activations are bf16, f16 or f32; KV memory is bf16, f16 or f32. Methods check shapes and
+// enqueue kernels on context.stream; the kernels are in elementwise.h, weights.h, linear.h and attention.h. Used by one
+// thread at a time, like every backend; the device is made current by create() for the thread that calls it.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/thread_pool.h"
+#include "ops/backends.h"
+#include "ops/ops.h"
+
+namespace quire {
+
+namespace cuda {
+class LinearLibrary;
+}
+
+class CudaOps final : public Ops {
+ public:
+  // Fails where there is no GPU, or where options force a kernel that does not exist.
+  static Result<std::unique_ptr<CudaOps>> create(const BackendOptions& options);
+  ~CudaOps() override;
+
+  Device device() const override { return {DeviceKind::kCuda, device_index_}; }
+  std::string description() const override { return description_; }
+
+  Result<DeviceBuffer> allocate(int64_t num_bytes, const char* purpose) override;
+  void copy_to_device(OpContext& context, void* device_data, const void* host_data, int64_t num_bytes) override;
+  void copy_to_host(OpContext& context, void* host_data, const void* device_data, int64_t num_bytes) override;
+  void synchronize(OpContext& context) override;
+
+  Result<Weight> pack(const Weight& file_weight) override;
+
+  void embedding(OpContext& context, TensorView y, const Weight& table, ConstTensorView ids, float scale) override;
+  void gather_rows(OpContext& context, TensorView y, ConstTensorView x, ConstTensorView rows) override;
+  void rms_norm(OpContext& context, TensorView y, ConstTensorView x, ConstTensorView weight, float epsilon) override;
+  void add_rms_norm(OpContext& context, TensorView y, TensorView x, ConstTensorView delta, ConstTensorView weight,
+                    float epsilon) override;
+  void add(OpContext& context, TensorView y, ConstTensorView a, ConstTensorView b) override;
+  void gated_activation(OpContext& context, TensorView y, ConstTensorView gate, ConstTensorView up,
+                        Activation activation) override;
+  void soft_cap(OpContext& context, TensorView x, float cap) override;
+
+  void linear(OpContext& context, TensorView y, ConstTensorView x, const Weight& weight,
+              const Epilogue& epilogue) override;
+  void grouped_linear(OpContext& context, TensorView y, ConstTensorView x, const Weight& weight,
+                      ConstTensorView offsets) override;
+
+  void rope_table(OpContext& context, TensorView table, ConstTensorView positions, const RopeParams& params) override;
+  void rope(OpContext& context, TensorView x, ConstTensorView table, RopeStyle style) override;
+  void write_kv(OpContext& context, const PagedKv& kv, ConstTensorView k, ConstTensorView v,
+                ConstTensorView slots) override;
+  void copy_pages(OpContext& context, void* base, int64_t page_bytes, std::span<const PageCopy> pages) override;
+
+  Result<std::unique_ptr<AttentionPlan>> create_attention_plan(const AttentionGeometry& geometry) override;
+  void plan_attention(OpContext& context, AttentionPlan& plan, const AttentionBatch& batch) override;
+  void attention(OpContext& context, TensorView out, ConstTensorView q, const PagedKv& kv, const AttentionBatch& batch,
+                 const AttentionPlan& plan, const AttentionParams& params) override;
+
+  // For tests and benchmarks of single kernel rows.
+  cuda::LinearLibrary* linear_library() const { return library_.get(); }
+
+ private:
+  CudaOps(const BackendOptions& options, std::string description);
+
+  std::string_view forced_kernel(std::string_view op) const;
+
+  int device_index_;
+  std::string description_;
+  Compute compute_;
+  std::map<std::string, std::string, std::less<>> forced_kernels_;
+  ThreadPool pool_;  // packs weights
+  std::unique_ptr<cuda::LinearLibrary> library_;
+};
+
+}  // namespace quire

@@ -1,0 +1,309 @@
+// Kernels that work row by row. All are bound by memory: each reads its inputs and writes its outputs once (rms_norm
+// reads x twice, the second time from cache). Sums are float, in an order that depends on the row's size alone.
+#include "ops/cuda/elementwise.h"
+
+#include <algorithm>
+
+#include "ops/cuda/cuda_support.h"
+#include "ops/cuda/device_dtype.cuh"
+
+namespace quire::cuda {
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int64_t kMaxGridRows = 65535;
+
+// A [tokens, heads, size] tensor; a matrix has one head.
+template <typename Pointer>
+struct Rows {
+  Pointer data;
+  int64_t token_stride;
+  int64_t head_stride;
+};
+
+template <typename T>
+Rows<T*> rows_of(const TensorView& x) {
+  return {static_cast<T*>(x.raw_data()), x.stride(0), x.rank() == 3 ? x.stride(1) : 0};
+}
+template <typename T>
+Rows<const T*> rows_of(const ConstTensorView& x) {
+  return {static_cast<const T*>(x.raw_data()), x.stride(0), x.rank() == 3 ? x.stride(1) : 0};
+}
+
+// Whether every row can be read in vectors of 16 bytes.
+bool is_vectorizable(const ConstTensorView& x) {
+  const int64_t per_vector = 16 / dtype_bytes(x.dtype());
+  for (int d = 0; d + 1 < x.rank(); ++d) {
+    if (x.stride(d) % per_vector != 0) return false;
+  }
+  return is_aligned(x.raw_data(), 16) && x.size(x.rank() - 1) % per_vector == 0;
+}
+
+__device__ __forceinline__ float apply(BinaryOp op, float a, float b) {
+  if (op == BinaryOp::kAdd) return a + b;
+  if (op == BinaryOp::kSiluMultiply) return a / (1.0f + expf(-a)) * b;
+  constexpr float kSqrtTwoOverPi = 0.7978845608028654f;
+  return 0.5f * a * (1.0f + tanhf(kSqrtTwoOverPi * (a + 0.044715f * a * a * a))) * b;
+}
+
+// Grid: x over the row's vectors, y over rows.
+template <typename T, int V>
+__global__ void binary_kernel(BinaryOp op, Rows<T*> y, Rows<const T*> a, Rows<const T*> b, int64_t num_rows,
+                              int64_t size) {
+  using Vec = Vector<T, V>;
+  const int64_t i = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * V;
+  if (i >= size) return;
+  for (int64_t row = blockIdx.y; row < num_rows; row += gridDim.y) {
+    const Vec left = *reinterpret_cast<const Vec*>(a.data + row * a.token_stride + i);
+    const Vec right = *reinterpret_cast<const Vec*>(b.data + row * b.token_stride + i);
+    Vec out;
+#pragma unroll
+    for (int j = 0; j < V; ++j) out.v[j] = from_float<T>(apply(op, to_float(left.v[j]), to_float(right.v[j])));
+    *reinterpret_cast<Vec*>(y.data + row * y.token_stride + i) = out;
+  }
+}
+
+template <typename T>
+__global__ void add_bias_kernel(Rows<T*> y, Rows<const T*> residual, const float* bias, int64_t num_rows,
+                                int64_t size) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= size) return;
+  for (int64_t row = blockIdx.y; row < num_rows; row += gridDim.y) {
+    const float other = residual.data != nullptr ? to_float(residual.data[row * residual.token_stride + i]) : 0.0f;
+    y.data[row * y.token_stride + i] = from_float<T>(bias[i] + other);
+  }
+}
+
+__global__ void soft_cap_kernel(float* x, int64_t stride, int64_t num_rows, int64_t size, float cap) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= size) return;
+  for (int64_t row = blockIdx.y; row < num_rows; row += gridDim.y) {
+    float& value = x[row * stride + i];
+    value = cap * tanhf(value / cap);
+  }
+}
+
+// Moves elements of 2 or 4 bytes.
+template <typename T>
+__global__ void gather_rows_kernel(Rows<T*> y, Rows<const T*> x, const int32_t* rows, int64_t num_rows, int64_t size) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= size) return;
+  for (int64_t row = blockIdx.y; row < num_rows; row += gridDim.y) {
+    y.data[row * y.token_stride + i] = x.data[rows[row] * x.token_stride + i];
+  }
+}
+
+// blockDim.x threads a row, blockDim.y rows a block; blockDim.x is 32 where blockDim.y is more than 1.
+template <typename T, int V>
+__global__ void rms_norm_kernel(Rows<T*> y, Rows<const T*> x, Rows<const T*> delta, Rows<T*> x_sum, const float* weight,
+                                float epsilon, int64_t num_rows, int num_heads, int64_t size) {
+  using Vec = Vector<T, V>;
+  __shared__ float partial[32];
+  const int64_t row = int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
+  if (row >= num_rows) return;
+  const int64_t token = row / num_heads;
+  const int64_t head = row % num_heads;
+  const T* input = x.data + token * x.token_stride + head * x.head_stride;
+  T* output = y.data + token * y.token_stride + head * y.head_stride;
+  float sum = 0;
+  for (int64_t i = int64_t{threadIdx.x} * V; i < size; i += blockDim.x * V) {
+    Vec value = *reinterpret_cast<const Vec*>(input + i);
+    if (delta.data != nullptr) {
+      const Vec other =
+          *reinterpret_cast<const Vec*>(delta.data + token * delta.token_stride + head * delta.head_stride + i);
+#pragma unroll
+      for (int j = 0; j < V; ++j) value.v[j] = from_float<T>(to_float(value.v[j]) + to_float(other.v[j]));
+      *reinterpret_cast<Vec*>(x_sum.data + token * x_sum.token_stride + head * x_sum.head_stride + i) = value;
+    }
+#pragma unroll
+    for (int j = 0; j < V; ++j) sum += to_float(value.v[j]) * to_float(value.v[j]);
+  }
+  sum = warp_sum(sum);
+  if (blockDim.x > 32) {
+    if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = sum;
+    __syncthreads();
+    sum = 0;
+    for (int warp = 0; warp < static_cast<int>(blockDim.x) / 32; ++warp) sum += partial[warp];
+  }
+  const float factor = 1.0f / sqrtf(sum / static_cast<float>(size) + epsilon);
+  // Each thread reads back what it alone has written or read.
+  for (int64_t i = int64_t{threadIdx.x} * V; i < size; i += blockDim.x * V) {
+    const Vec value = *reinterpret_cast<const Vec*>(input + i);
+    Vec out;
+#pragma unroll
+    for (int j = 0; j < V; ++j) out.v[j] = from_float<T>(to_float(value.v[j]) * factor * weight[i + j]);
+    *reinterpret_cast<Vec*>(output + i) = out;
+  }
+}
+
+// A thread an angle.
+__global__ void rope_table_kernel(float* table, int64_t stride, const int32_t* positions,
+                                  const float* inverse_frequencies, float attention_factor, int64_t num_tokens,
+                                  int half) {
+  const int64_t index = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (index >= num_tokens * half) return;
+  const int64_t token = index / half;
+  const int64_t i = index % half;
+  const float angle = __fmul_rn(static_cast<float>(positions[token]), inverse_frequencies[i]);
+  table[token * stride + i] = cosf(angle) * attention_factor;
+  table[token * stride + half + i] = sinf(angle) * attention_factor;
+}
+
+// A thread a pair. Every product is rounded, as ops.h says.
+template <typename T>
+__global__ void rope_kernel(Rows<T*> x, const float* table, int64_t table_stride, bool is_interleaved,
+                            int64_t num_pairs, int num_heads, int half) {
+  const int64_t index = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (index >= num_pairs) return;
+  const int i = static_cast<int>(index % half);
+  const int64_t row = index / half;
+  const int64_t token = row / num_heads;
+  T* elements = x.data + token * x.token_stride + row % num_heads * x.head_stride;
+  T& first = elements[is_interleaved ? 2 * i : i];
+  T& second = elements[is_interleaved ? 2 * i + 1 : i + half];
+  const float cosine = table[token * table_stride + i];
+  const float sine = table[token * table_stride + half + i];
+  const float a = to_float(first);
+  const float b = to_float(second);
+  first = from_float<T>(__fsub_rn(__fmul_rn(a, cosine), __fmul_rn(b, sine)));
+  second = from_float<T>(__fadd_rn(__fmul_rn(b, cosine), __fmul_rn(a, sine)));
+}
+
+// A thread an element of K and the same of V.
+template <typename T>
+__global__ void write_kv_kernel(PagedKv kv, Rows<const T*> k, Rows<const T*> v, const int64_t* slots,
+                                int64_t num_elements) {
+  const int64_t index = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (index >= num_elements) return;
+  const int64_t d = index % kv.head_dim;
+  const int64_t head = index / kv.head_dim % kv.num_kv_heads;
+  const int64_t token = index / kv.head_dim / kv.num_kv_heads;
+  const int64_t slot = slots[token];
+  if (slot < 0) return;
+  const int64_t offset =
+      slot / kv.page_size * kv.page_stride + head * kv.head_stride + slot % kv.page_size * kv.token_stride + d;
+  store_float_as(kv.k, kv.dtype, offset, to_float(k.data[token * k.token_stride + head * k.head_stride + d]));
+  store_float_as(kv.v, kv.dtype, offset, to_float(v.data[token * v.token_stride + head * v.head_stride + d]));
+}
+
+dim3 row_grid(int64_t num_rows, int64_t num_items) {
+  return dim3(static_cast<unsigned>(ceil_div<int64_t>(num_items, kThreads)),
+              static_cast<unsigned>(std::min(num_rows, kMaxGridRows)));
+}
+unsigned flat_grid(int64_t num_items) {
+  return static_cast<unsigned>(ceil_div<int64_t>(num_items, kThreads));
+}
+
+}  // namespace
+
+void binary(cudaStream_t stream, BinaryOp op, const TensorView& y, const ConstTensorView& a, const ConstTensorView& b) {
+  const int64_t num_rows = y.size(0);
+  const int64_t size = y.size(1);
+  if (num_rows == 0 || size == 0) return;
+  const bool is_wide = is_vectorizable(y) && is_vectorizable(a) && is_vectorizable(b);
+  dispatch_activation(y.dtype(), [&](auto type) {
+    using T = decltype(type);
+    constexpr int V = kVectorSize<T>;
+    if (is_wide) {
+      binary_kernel<T, V><<<row_grid(num_rows, size / V), kThreads, 0, stream>>>(op, rows_of<T>(y), rows_of<T>(a),
+                                                                                 rows_of<T>(b), num_rows, size);
+    } else {
+      binary_kernel<T, 1><<<row_grid(num_rows, size), kThreads, 0, stream>>>(op, rows_of<T>(y), rows_of<T>(a),
+                                                                             rows_of<T>(b), num_rows, size);
+    }
+  });
+  CUDA_CHECK_LAUNCH();
+}
+
+void add_bias(cudaStream_t stream, const TensorView& y, const ConstTensorView& residual, const ConstTensorView& bias) {
+  if (y.num_elements() == 0) return;
+  dispatch_activation(y.dtype(), [&](auto type) {
+    using T = decltype(type);
+    const Rows<const T*> other = residual.is_given() ? rows_of<T>(residual) : Rows<const T*>{nullptr, 0, 0};
+    add_bias_kernel<T><<<row_grid(y.size(0), y.size(1)), kThreads, 0, stream>>>(
+        rows_of<T>(y), other, bias.data<float>(), y.size(0), y.size(1));
+  });
+  CUDA_CHECK_LAUNCH();
+}
+
+void soft_cap(cudaStream_t stream, const TensorView& x, float cap) {
+  if (x.num_elements() == 0) return;
+  soft_cap_kernel<<<row_grid(x.size(0), x.size(1)), kThreads, 0, stream>>>(x.data<float>(), x.stride(0), x.size(0),
+                                                                           x.size(1), cap);
+  CUDA_CHECK_LAUNCH();
+}
+
+void gather_rows(cudaStream_t stream, const TensorView& y, const ConstTensorView& x, const ConstTensorView& rows) {
+  if (y.num_elements() == 0) return;
+  const dim3 grid = row_grid(y.size(0), y.size(1));
+  const int32_t* sources = rows.data<int32_t>();
+  if (dtype_bytes(x.dtype()) == 4) {
+    gather_rows_kernel<uint32_t>
+        <<<grid, kThreads, 0, stream>>>(rows_of<uint32_t>(y), rows_of<uint32_t>(x), sources, y.size(0), y.size(1));
+  } else {
+    gather_rows_kernel<uint16_t>
+        <<<grid, kThreads, 0, stream>>>(rows_of<uint16_t>(y), rows_of<uint16_t>(x), sources, y.size(0), y.size(1));
+  }
+  CUDA_CHECK_LAUNCH();
+}
+
+void rms_norm(cudaStream_t stream, const RmsNormArgs& args) {
+  const ConstTensorView& x = args.x;
+  const int64_t size = x.size(x.rank() - 1);
+  const int num_heads = x.rank() == 3 ? static_cast<int>(x.size(1)) : 1;
+  const int64_t num_rows = x.size(0) * num_heads;
+  if (num_rows == 0 || size == 0) return;
+  const bool has_delta = args.delta.is_given();
+  const bool is_wide = is_vectorizable(x) && is_vectorizable(args.y) && (!has_delta || is_vectorizable(args.delta));
+  dispatch_activation(x.dtype(), [&](auto type) {
+    using T = decltype(type);
+    const Rows<const T*> delta = has_delta ? rows_of<T>(args.delta) : Rows<const T*>{nullptr, 0, 0};
+    const Rows<T*> x_sum = has_delta ? rows_of<T>(args.x_sum) : Rows<T*>{nullptr, 0, 0};
+    const int64_t num_items = is_wide ? size / kVectorSize<T> : size;
+    const dim3 block = num_items <= 64 ? dim3(32, 4) : dim3(num_items <= 512 ? 128 : kThreads, 1);
+    const unsigned grid = static_cast<unsigned>(ceil_div<int64_t>(num_rows, block.y));
+    const auto kernel = is_wide ? rms_norm_kernel<T, kVectorSize<T>> : rms_norm_kernel<T, 1>;
+    kernel<<<grid, block, 0, stream>>>(rows_of<T>(args.y), rows_of<T>(x), delta, x_sum, args.weight.data<float>(),
+                                       args.epsilon, num_rows, num_heads, size);
+  });
+  CUDA_CHECK_LAUNCH();
+}
+
+void rope_table(cudaStream_t stream, const TensorView& table, const ConstTensorView& positions,
+                const ConstTensorView& inverse_frequencies, float attention_factor) {
+  const int64_t half = inverse_frequencies.num_elements();
+  const int64_t num_tokens = positions.num_elements();
+  if (half == 0 || num_tokens == 0) return;
+  rope_table_kernel<<<flat_grid(num_tokens * half), kThreads, 0, stream>>>(
+      table.data<float>(), table.stride(0), positions.data<int32_t>(), inverse_frequencies.data<float>(),
+      attention_factor, num_tokens, static_cast<int>(half));
+  CUDA_CHECK_LAUNCH();
+}
+
+void rope(cudaStream_t stream, const TensorView& x, const ConstTensorView& table, bool is_interleaved) {
+  const int half = static_cast<int>(table.size(1) / 2);
+  const int64_t num_pairs = x.size(0) * x.size(1) * half;
+  if (num_pairs == 0) return;
+  dispatch_activation(x.dtype(), [&](auto type) {
+    using T = decltype(type);
+    rope_kernel<T><<<flat_grid(num_pairs), kThreads, 0, stream>>>(rows_of<T>(x), table.data<float>(), table.stride(0),
+                                                                  is_interleaved, num_pairs,
+                                                                  static_cast<int>(x.size(1)), half);
+  });
+  CUDA_CHECK_LAUNCH();
+}
+
+void write_kv(cudaStream_t stream, const PagedKv& kv, const ConstTensorView& k, const ConstTensorView& v,
+              const ConstTensorView& slots) {
+  const int64_t num_elements = k.num_elements();
+  if (num_elements == 0) return;
+  dispatch_activation(k.dtype(), [&](auto type) {
+    using T = decltype(type);
+    write_kv_kernel<T><<<flat_grid(num_elements), kThreads, 0, stream>>>(kv, rows_of<T>(k), rows_of<T>(v),
+                                                                         slots.data<int64_t>(), num_elements);
+  });
+  CUDA_CHECK_LAUNCH();
+}
+
+}  // namespace quire::cuda

@@ -1,0 +1,38 @@
+// Launchers of the kernels that work row by row: norms, sums, activations, rotations, gathers and writes to KV pages.
+// One row a kernel: complete for every shape, with 16-byte accesses where pointers and strides allow them. Called by
+// CudaOps, which has checked the shapes.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "tensor/paged_kv.h"
+#include "tensor/tensor.h"
+
+namespace quire::cuda {
+
+enum class BinaryOp : uint8_t { kAdd, kSiluMultiply, kGeluTanhMultiply };
+
+void binary(cudaStream_t stream, BinaryOp op, const TensorView& y, const ConstTensorView& a, const ConstTensorView& b);
+// y = residual + bias, or bias alone where no residual is given; y may be the residual.   bias: [size] f32
+void add_bias(cudaStream_t stream, const TensorView& y, const ConstTensorView& residual, const ConstTensorView& bias);
+void soft_cap(cudaStream_t stream, const TensorView& x, float cap);
+void gather_rows(cudaStream_t stream, const TensorView& y, const ConstTensorView& x, const ConstTensorView& rows);
+
+// y = rms_norm(x) * weight; where delta is given, x becomes x + delta first, rounded to its dtype.
+struct RmsNormArgs {
+  TensorView y;
+  ConstTensorView x;
+  ConstTensorView delta;  // or not given
+  TensorView x_sum;       // x again, where delta is given
+  ConstTensorView weight;
+  float epsilon;
+};
+void rms_norm(cudaStream_t stream, const RmsNormArgs& args);
+
+void rope_table(cudaStream_t stream, const TensorView& table, const ConstTensorView& positions,
+                const ConstTensorView& inverse_frequencies, float attention_factor);
+void rope(cudaStream_t stream, const TensorView& x, const ConstTensorView& table, bool is_interleaved);
+void write_kv(cudaStream_t stream, const PagedKv& kv, const ConstTensorView& k, const ConstTensorView& v,
+              const ConstTensorView& slots);
+
+}  // namespace quire::cuda

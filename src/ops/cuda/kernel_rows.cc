@@ -1,0 +1,35 @@
+// The tables of the CUDA backend's kernel rows, best first.
+#include "ops/cuda/attention.h"
+#include "ops/cuda/linear.h"
+#include "ops/cuda/linear_cublaslt.h"
+
+namespace quire::cuda {
+
+namespace {
+
+template <typename Call>
+bool accepts_any(const Call&) {
+  return true;
+}
+
+constexpr KernelRow<LinearCall> kLinearRows[] = {
+    {"cublaslt", accepts_cublaslt, linear_cublaslt, "prefill"},
+    {"dequantize_cublaslt", accepts_dequantize_cublaslt, linear_dequantize_cublaslt, "prefill"},
+    {"any_shape", accepts_any<LinearCall>, linear_any_shape, "any_shape"},
+};
+
+constexpr KernelRow<AttentionCall> kAttentionRows[] = {
+    {"any_shape", accepts_any<AttentionCall>, attention_any_shape, "any_shape"},
+};
+
+}  // namespace
+
+std::span<const KernelRow<LinearCall>> linear_rows() {
+  return kLinearRows;
+}
+
+std::span<const KernelRow<AttentionCall>> attention_rows() {
+  return kAttentionRows;
+}
+
+}  // namespace quire::cuda

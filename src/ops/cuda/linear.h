@@ -1,0 +1,37 @@
+// Linear layers on the GPU: the call, and the table of kernel rows. `decode` rows give a token the same bits whatever
+// the number of tokens.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <span>
+
+#include "ops/kernel_table.h"
+#include "ops/ops.h"
+
+namespace quire::cuda {
+
+class LinearLibrary;  // linear_cublaslt.h
+
+struct LinearCall {
+  cudaStream_t stream;
+  LinearLibrary* library;
+  Compute compute;
+  TensorView y;
+  ConstTensorView x;
+  const Weight& weight;
+  Epilogue epilogue = {};
+  ConstTensorView offsets = {};  // of a grouped call: [num_experts + 1] i32 on the device
+};
+
+std::span<const KernelRow<LinearCall>> linear_rows();
+
+// Checks the shapes; nothing to do where a size is zero.
+void linear(const LinearCall& call, std::string_view forced_row = {});
+
+// The launchers of the rows, each in its own file.
+void linear_any_shape(const LinearCall& call);
+bool accepts_skinny_mma(const LinearCall& call);
+void linear_skinny_mma(const LinearCall& call);
+
+}  // namespace quire::cuda

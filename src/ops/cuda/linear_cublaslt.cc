@@ -1,0 +1,238 @@
+#include "ops/cuda/linear_cublaslt.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdio>
+#include <cstdlib>
+
+#include "ops/cuda/cuda_support.h"
+#include "ops/cuda/elementwise.h"
+#include "ops/cuda/weights.h"
+
+namespace quire::cuda {
+
+namespace {
+
+constexpr int64_t kWorkspaceBytes = int64_t{64} << 20;
+constexpr int64_t kSliceBytes = int64_t{128} << 20;
+constexpr int64_t kMinTokensToDequantize = 17;
+
+#define CUBLAS_CHECK(expression)                                                                   \
+  do {                                                                                             \
+    if (const cublasStatus_t quire_status = (expression); quire_status != CUBLAS_STATUS_SUCCESS) { \
+      std::fprintf(stderr, "%s:%d: cuBLASLt failed: %s in %s\n", __FILE__, __LINE__,               \
+                   cublasLtGetStatusString(quire_status), #expression);                            \
+      std::abort();                                                                                \
+    }                                                                                              \
+  } while (false)
+
+cudaDataType_t cuda_type(DType dtype) {
+  if (dtype == DType::kF16) return CUDA_R_16F;
+  if (dtype == DType::kBF16) return CUDA_R_16BF;
+  return CUDA_R_32F;
+}
+
+// The descriptions that one product needs. The library is column-major: it computes yᵀ = w · xᵀ.
+class Descriptors {
+ public:
+  explicit Descriptors(const MatmulShape& shape) {
+    // Float products stay float: no TF32.
+    CUBLAS_CHECK(cublasLtMatmulDescCreate(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    const cublasOperation_t transposed = CUBLAS_OP_T;
+    CUBLAS_CHECK(
+        cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed)));
+    const auto make = [](cublasLtMatrixLayout_t* layout, DType dtype, int64_t rows, int64_t columns, int64_t stride) {
+      CUBLAS_CHECK(cublasLtMatrixLayoutCreate(layout, cuda_type(dtype), static_cast<uint64_t>(rows),
+                                              static_cast<uint64_t>(columns), stride));
+    };
+    make(&w, shape.dtype, shape.k, shape.n, shape.k);
+    make(&x, shape.dtype, shape.k, shape.num_tokens, shape.x_stride);
+    make(&y, shape.y_dtype, shape.n, shape.num_tokens, shape.y_stride);
+    make(&residual, shape.y_dtype, shape.n, shape.num_tokens,
+         shape.residual_stride > 0 ? shape.residual_stride : shape.y_stride);
+  }
+  ~Descriptors() {
+    for (cublasLtMatrixLayout_t layout : {w, x, y, residual}) (void)cublasLtMatrixLayoutDestroy(layout);
+    (void)cublasLtMatmulDescDestroy(operation);
+  }
+  Descriptors(const Descriptors&) = delete;
+  Descriptors& operator=(const Descriptors&) = delete;
+
+  cublasLtMatmulDesc_t operation = nullptr;
+  cublasLtMatrixLayout_t w = nullptr;
+  cublasLtMatrixLayout_t x = nullptr;
+  cublasLtMatrixLayout_t y = nullptr;
+  cublasLtMatrixLayout_t residual = nullptr;
+};
+
+Result<DeviceBuffer> allocate_block(int64_t num_bytes) {
+  void* data = nullptr;
+  if (const cudaError_t error = cudaMalloc(&data, static_cast<size_t>(num_bytes)); error != cudaSuccess) {
+    (void)cudaGetLastError();
+    return resource_exhausted(std::string("the GPU has no memory for matrix products (") + cudaGetErrorString(error) +
+                              "): is another program using it?");
+  }
+  return DeviceBuffer(data, num_bytes, Device{DeviceKind::kCuda, 0}, [](void* block) { (void)cudaFree(block); });
+}
+
+bool is_matrix_aligned(const ConstTensorView& x) {
+  return is_aligned(x.raw_data(), 16) && x.stride(0) * dtype_bytes(x.dtype()) % 16 == 0;
+}
+
+bool is_call_aligned(const LinearCall& call) {
+  const ConstTensorView& residual = call.epilogue.residual;
+  return !call.offsets.is_given() && is_matrix_aligned(call.x) && is_matrix_aligned(call.y) &&
+         (!residual.is_given() || is_matrix_aligned(residual)) && call.weight.k % 8 == 0 && call.weight.n % 8 == 0;
+}
+
+bool has_dtype_of(const Weight& weight, DType dtype) {
+  return (weight.format == FormatId::kF32 && dtype == DType::kF32) ||
+         (weight.format == FormatId::kF16 && dtype == DType::kF16) ||
+         (weight.format == FormatId::kBF16 && dtype == DType::kBF16);
+}
+
+// Outputs [begin, end) with weights at `w`.
+void multiply(const LinearCall& call, const void* w, int64_t begin, int64_t end) {
+  const TensorView y = call.y.slice(1, begin, end);
+  ConstTensorView residual = call.epilogue.residual;
+  if (residual.is_given()) residual = residual.slice(1, begin, end);
+  if (call.epilogue.bias.is_given()) {
+    // y first becomes what is to be added.
+    add_bias(call.stream, y, residual, call.epilogue.bias.slice(call.epilogue.bias.rank() - 1, begin, end));
+    residual = y;
+  }
+  const MatmulShape shape{.num_tokens = call.x.size(0),
+                          .n = end - begin,
+                          .k = call.weight.k,
+                          .dtype = call.x.dtype(),
+                          .y_dtype = y.dtype(),
+                          .x_stride = call.x.stride(0),
+                          .y_stride = y.stride(0),
+                          .residual_stride = residual.is_given() ? residual.stride(0) : 0};
+  call.library->matmul(call.stream, shape,
+                       {.y = y.raw_data(), .x = call.x.raw_data(), .w = w, .residual = residual.raw_data()});
+}
+
+}  // namespace
+
+Result<std::unique_ptr<LinearLibrary>> LinearLibrary::create() {
+  std::unique_ptr<LinearLibrary> library(new LinearLibrary());
+  if (const cublasStatus_t status = cublasLtCreate(&library->handle_); status != CUBLAS_STATUS_SUCCESS) {
+    return internal_error(std::string("cuBLASLt does not start: ") + cublasLtGetStatusString(status));
+  }
+  ASSIGN_OR_RETURN(library->workspace_, allocate_block(kWorkspaceBytes));
+  ASSIGN_OR_RETURN(library->slice_, allocate_block(kSliceBytes));
+  return library;
+}
+
+LinearLibrary::~LinearLibrary() {
+  if (handle_ != nullptr) (void)cublasLtDestroy(handle_);
+}
+
+std::vector<cublasLtMatmulAlgo_t> LinearLibrary::algorithms(const MatmulShape& shape, int max_count, bool may_split_k) {
+  const Descriptors descriptors(shape);
+  cublasLtMatmulPreference_t preference = nullptr;
+  CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&preference));
+  const size_t workspace_bytes = static_cast<size_t>(kWorkspaceBytes);
+  CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                    &workspace_bytes, sizeof(workspace_bytes)));
+  if (!may_split_k) {
+    const uint32_t no_reduction = CUBLASLT_REDUCTION_SCHEME_NONE;
+    CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                                                      &no_reduction, sizeof(no_reduction)));
+  }
+  std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<size_t>(max_count));
+  int count = 0;
+  CUBLAS_CHECK(cublasLtMatmulAlgoGetHeuristic(handle_, descriptors.operation, descriptors.w, descriptors.x,
+                                              descriptors.residual, descriptors.y, preference, max_count,
+                                              results.data(), &count));
+  (void)cublasLtMatmulPreferenceDestroy(preference);
+  std::vector<cublasLtMatmulAlgo_t> found;
+  for (int i = 0; i < count; ++i) {
+    if (results[static_cast<size_t>(i)].state == CUBLAS_STATUS_SUCCESS)
+      found.push_back(results[static_cast<size_t>(i)].algo);
+  }
+  return found;
+}
+
+void LinearLibrary::run(cudaStream_t stream, const MatmulShape& shape, const MatmulArgs& args,
+                        const cublasLtMatmulAlgo_t& algorithm) {
+  const Descriptors descriptors(shape);
+  const float alpha = 1;
+  const float beta = args.residual != nullptr ? 1.0f : 0.0f;
+  const void* residual = args.residual != nullptr ? args.residual : args.y;
+  CUBLAS_CHECK(cublasLtMatmul(handle_, descriptors.operation, &alpha, args.w, descriptors.w, args.x, descriptors.x,
+                              &beta, residual, descriptors.residual, args.y, descriptors.y, &algorithm,
+                              workspace_.data(), static_cast<size_t>(kWorkspaceBytes), stream));
+}
+
+void LinearLibrary::matmul(cudaStream_t stream, const MatmulShape& shape, const MatmulArgs& args) {
+  const int64_t bucket =
+      static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::min<int64_t>(shape.num_tokens, 4096))));
+  const Key key{bucket, shape.n, shape.k, shape.dtype, shape.y_dtype, args.residual != nullptr};
+  auto found = chosen_.find(key);
+  if (found == chosen_.end()) {
+    MatmulShape typical = shape;
+    typical.num_tokens = bucket;
+    const std::vector<cublasLtMatmulAlgo_t> algorithms_found = algorithms(typical, 1, false);
+    CHECK(!algorithms_found.empty());
+    found = chosen_.emplace(key, algorithms_found.front()).first;
+  }
+  run(stream, shape, args, found->second);
+}
+
+bool accepts_cublaslt(const LinearCall& call) {
+  return is_call_aligned(call) && has_dtype_of(call.weight, call.x.dtype()) &&
+         is_aligned(call.weight.parts[0].data(), 16);
+}
+
+void linear_cublaslt(const LinearCall& call) {
+  multiply(call, call.weight.parts[0].data(), 0, call.weight.n);
+}
+
+// With float activations and Compute::kF32 nothing is lost: the slices are f32.
+bool accepts_dequantize_cublaslt(const LinearCall& call) {
+  return is_call_aligned(call) && call.x.size(0) >= kMinTokensToDequantize &&
+         call.weight.k * dtype_bytes(call.x.dtype()) * 8 <= call.library->slice_bytes();
+}
+
+void linear_dequantize_cublaslt(const LinearCall& call) {
+  const int64_t row_bytes = call.weight.k * dtype_bytes(call.x.dtype());
+  const int64_t rows_per_slice = call.library->slice_bytes() / row_bytes / 8 * 8;
+  for (int64_t begin = 0; begin < call.weight.n; begin += rows_per_slice) {
+    const int64_t end = std::min(begin + rows_per_slice, call.weight.n);
+    dequantize(
+        call.stream, call.weight,
+        {.out = call.library->slice_data(), .dtype = call.x.dtype(), .first_row = begin, .num_rows = end - begin});
+    multiply(call, call.library->slice_data(), begin, end);
+  }
+}
+
+void linear(const LinearCall& call, std::string_view forced_row) {
+  const Weight& weight = call.weight;
+  CHECK(weight.layout == Layout::kCudaPlanes);
+  CHECK(call.x.rank() == 2);
+  CHECK(call.y.rank() == 2);
+  CHECK(call.x.size(1) == weight.k);
+  CHECK(call.y.size(1) == weight.n);
+  CHECK(call.x.size(0) == call.y.size(0));
+  CHECK(call.x.is_last_dimension_contiguous());
+  CHECK(call.y.is_last_dimension_contiguous());
+  CHECK(is_activation_dtype(call.x.dtype()));
+  CHECK(call.y.dtype() == call.x.dtype() || call.y.dtype() == DType::kF32);
+  if (call.epilogue.bias.is_given()) {
+    CHECK(call.epilogue.bias.dtype() == DType::kF32);
+    CHECK(call.epilogue.bias.num_elements() == weight.n);
+  }
+  if (const ConstTensorView& residual = call.epilogue.residual; residual.is_given()) {
+    CHECK(residual.rank() == 2);
+    CHECK(residual.dtype() == call.y.dtype());
+    CHECK(residual.size(0) == call.y.size(0));
+    CHECK(residual.size(1) == call.y.size(1));
+    CHECK(residual.is_last_dimension_contiguous());
+  }
+  if (call.x.size(0) == 0 || weight.n == 0) return;
+  choose_row(linear_rows(), call, forced_row).launch(call);
+}
+
+}  // namespace quire::cuda

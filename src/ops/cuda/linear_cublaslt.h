@@ -1,0 +1,73 @@
+// Matrix products by cuBLASLt, for many tokens: what the library needs to live (handle, workspace, the algorithm chosen
+// for each shape) and the two kernel rows that use it. Weights that are not of the activations' dtype are dequantized
+// slice by slice into a buffer first.
+#pragma once
+
+#include <cublasLt.h>
+
+#include <map>
+#include <memory>
+#include <tuple>
+#include <vector>
+
+#include "base/status.h"
+#include "ops/cuda/linear.h"
+#include "tensor/device.h"
+
+namespace quire::cuda {
+
+// y = x · wᵀ + beta * residual, all row-major, pointers and strides aligned to 16 bytes.
+struct MatmulShape {
+  int64_t num_tokens;
+  int64_t n;
+  int64_t k;
+  DType dtype;    // of x and w
+  DType y_dtype;  // of y and residual
+  int64_t x_stride;
+  int64_t y_stride;
+  int64_t residual_stride;
+};
+
+struct MatmulArgs {
+  void* y;
+  const void* x;
+  const void* w;
+  const void* residual;  // or null
+};
+
+class LinearLibrary {
+ public:
+  static Result<std::unique_ptr<LinearLibrary>> create();
+  ~LinearLibrary();
+  LinearLibrary(const LinearLibrary&) = delete;
+  LinearLibrary& operator=(const LinearLibrary&) = delete;
+
+  void matmul(cudaStream_t stream, const MatmulShape& shape, const MatmulArgs& args);
+
+  // Every answer of the library's heuristic, best first, for benchmarks; run() runs one of them.
+  std::vector<cublasLtMatmulAlgo_t> algorithms(const MatmulShape& shape, int max_count, bool may_split_k);
+  void run(cudaStream_t stream, const MatmulShape& shape, const MatmulArgs& args,
+           const cublasLtMatmulAlgo_t& algorithm);
+
+  // Where slices of weights are dequantized to.
+  void* slice_data() const { return slice_.data(); }
+  int64_t slice_bytes() const { return slice_.num_bytes(); }
+
+ private:
+  LinearLibrary() = default;
+
+  // Shapes of one bucket of num_tokens share an algorithm.
+  using Key = std::tuple<int64_t, int64_t, int64_t, DType, DType, bool>;
+
+  cublasLtHandle_t handle_ = nullptr;
+  DeviceBuffer workspace_;
+  DeviceBuffer slice_;
+  std::map<Key, cublasLtMatmulAlgo_t> chosen_;
+};
+
+bool accepts_cublaslt(const LinearCall& call);
+void linear_cublaslt(const LinearCall& call);
+bool accepts_dequantize_cublaslt(const LinearCall& call);
+void linear_dequantize_cublaslt(const LinearCall& call);
+
+}  // namespace quire::cuda

@@ -1,0 +1,193 @@
+// Packing of weights for the GPU, and the kernels that read single rows of them: embedding and dequantize.
+#include "ops/cuda/weights.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "ops/cuda/cuda_support.h"
+#include "ops/cuda/device_weight.cuh"
+#include "ops/host_memory.h"
+#include "quant/dequantize.h"
+
+namespace quire::cuda {
+
+namespace {
+
+constexpr int kThreads = 256;
+
+struct Iq4Table {
+  uint8_t codes[16];
+};
+
+// The code of (lane, k of the tile) in a tile of quant/packing.h.
+__device__ int read_cpu_code(const PanelFormat& panel, const Iq4Table& iq4, const uint8_t* tile, int lane, int k) {
+  const int group = k / 4;
+  const int byte = 4 * lane + k % 4;
+  if (panel.code_bits == 8) return tile[64 * group + byte];
+  int code = 0;
+  int num_bits = 0;
+  if (panel.code_bits >= 4) {
+    code = tile[64 * (group / 2) + byte] >> (group % 2 * 4) & 15;
+    tile += 256;
+    num_bits = 4;
+  }
+  if (panel.code_bits - num_bits >= 2) {
+    code |= (tile[64 * (group / 4) + byte] >> (group % 4 * 2) & 3) << num_bits;
+    tile += 128;
+    num_bits += 2;
+  }
+  if (panel.code_bits > num_bits) code |= (tile[byte] >> group & 1) << num_bits;
+  return panel.is_lookup ? iq4.codes[code] : code;
+}
+
+// A thread makes one 4-byte word of parts[0].
+__global__ void retile_kernel(uint32_t* out, const uint8_t* cpu_codes, DeviceWeight w, Iq4Table iq4,
+                              int64_t num_words) {
+  const int64_t index = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (index >= num_words) return;
+  const int64_t words_per_panel = w.panel_code_bytes / 4;
+  const int64_t panel_index = index / words_per_panel;
+  const int64_t word_in_panel = index % words_per_panel;
+  const int64_t tile = word_in_panel / (kWeightTileBytes / 4);
+  const int lane = static_cast<int>(word_in_panel % (kWeightTileBytes / 4)) / 4;
+  const int word_of_lane = static_cast<int>(word_in_panel % 4);
+  const int64_t cpu_panel_bytes = w.k / kTileK * (w.panel.code_bits * kTileK * kPanelLanes / 8);
+  const uint8_t* panel_codes = cpu_codes + panel_index * cpu_panel_bytes;
+  const auto code_at = [&](int64_t first_k, int reg, int second) {
+    const int row = lane / 4 + 8 * (reg % 2);
+    const int64_t k = first_k + lane % 4 * 2 + 8 * (reg / 2) + second;
+    if (k >= w.k) return 0;
+    const uint8_t* cpu_tile = panel_codes + k / kTileK * (w.panel.code_bits * kTileK * kPanelLanes / 8);
+    return read_cpu_code(w.panel, iq4, cpu_tile, row, static_cast<int>(k % kTileK));
+  };
+  uint32_t word = 0;
+  if (w.stored_bits == 4) {
+    for (int reg = 0; reg < 4; ++reg) {
+      word |= static_cast<uint32_t>(code_at(tile * 64 + word_of_lane * 16, reg, 0)) << (4 * reg);
+      word |= static_cast<uint32_t>(code_at(tile * 64 + word_of_lane * 16, reg, 1)) << (4 * (reg + 4));
+    }
+  } else {
+    for (int byte = 0; byte < 4; ++byte) {
+      const int reg = word_of_lane % 2 * 2 + byte / 2;
+      word |= static_cast<uint32_t>(code_at(tile * 32 + word_of_lane / 2 * 16, reg, byte % 2)) << (8 * byte);
+    }
+  }
+  out[index] = word;
+}
+
+// Grid of both: x over rows, y over k.
+template <typename T>
+__global__ void embedding_kernel(T* y, int64_t y_stride, DeviceWeight table, const int32_t* ids, float scale) {
+  const int64_t token = blockIdx.x;
+  const int64_t k = int64_t{blockIdx.y} * blockDim.x + threadIdx.x;
+  if (k >= table.k) return;
+  y[token * y_stride + k] = from_float<T>(load_weight(table, 0, ids[token], k) * scale);
+}
+
+template <typename T>
+__global__ void dequantize_kernel(T* out, DeviceWeight w, int64_t first_row) {
+  const int64_t row = blockIdx.x;
+  const int64_t k = int64_t{blockIdx.y} * blockDim.x + threadIdx.x;
+  if (k >= w.k) return;
+  out[row * w.k + k] = from_float<T>(load_weight(w, 0, first_row + row, k));
+}
+
+Result<DeviceBuffer> allocate_weight(int64_t num_bytes) {
+  void* data = nullptr;
+  if (const cudaError_t error = cudaMalloc(&data, static_cast<size_t>(std::max<int64_t>(num_bytes, 256)));
+      error != cudaSuccess) {
+    (void)cudaGetLastError();
+    return resource_exhausted("the GPU has no " + describe_bytes(num_bytes) + " left for weights (" +
+                              cudaGetErrorString(error) + "): use a smaller model or a format of fewer bits");
+  }
+  return DeviceBuffer(data, num_bytes, Device{DeviceKind::kCuda, 0}, [](void* block) { (void)cudaFree(block); });
+}
+
+// Codes as the CPU's panels have them are turned into tiles on the device.
+Result<Weight> pack_integer_weight(ThreadPool& pool, const Weight& file_weight) {
+  const PanelBytes cpu_bytes = packed_bytes(file_weight);
+  std::vector<std::byte> codes(static_cast<size_t>(cpu_bytes.codes));
+  std::vector<std::byte> scales(static_cast<size_t>(cpu_bytes.scales));
+  pack_cpu_panels(pool, file_weight, codes, scales);
+
+  Weight packed = file_weight;
+  packed.layout = Layout::kCudaPlanes;
+  const DeviceWeight shape = device_weight(packed);
+  const int64_t code_bytes = shape.panels_per_expert * packed.num_experts * shape.panel_code_bytes;
+  ASSIGN_OR_RETURN(DeviceBuffer buffer, allocate_weight(code_bytes + cpu_bytes.scales));
+  ASSIGN_OR_RETURN(DeviceBuffer staging, allocate_weight(cpu_bytes.codes));
+  std::byte* device_codes = static_cast<std::byte*>(buffer.data());
+  std::byte* device_scales = device_codes + code_bytes;  // a multiple of 512
+  CUDA_CHECK(cudaMemcpy(staging.data(), codes.data(), codes.size(), cudaMemcpyHostToDevice));
+  CUDA_CHECK(cudaMemcpy(device_scales, scales.data(), scales.size(), cudaMemcpyHostToDevice));
+  Iq4Table iq4;
+  for (int i = 0; i < 16; ++i) iq4.codes[i] = static_cast<uint8_t>(kIq4Values[i] + 128);
+  const int64_t num_words = code_bytes / 4;
+  if (num_words > 0) {
+    retile_kernel<<<static_cast<unsigned>(ceil_div<int64_t>(num_words, kThreads)), kThreads>>>(
+        reinterpret_cast<uint32_t*>(device_codes), static_cast<const uint8_t*>(staging.data()), shape, iq4, num_words);
+    CUDA_CHECK_LAUNCH();
+  }
+  CUDA_CHECK(cudaDeviceSynchronize());
+  packed.parts[0] = {device_codes, static_cast<size_t>(code_bytes)};
+  packed.parts[1] = {device_scales, scales.size()};
+  packed.owner = std::make_shared<DeviceBuffer>(std::move(buffer));
+  return packed;
+}
+
+}  // namespace
+
+Result<Weight> pack_weight(ThreadPool& pool, const Weight& file_weight) {
+  CHECK(file_weight.layout == Layout::kRowMajor);
+  if (!file_weight.quant().is_float) return pack_integer_weight(pool, file_weight);
+  const std::span<const std::byte> bytes = file_weight.parts[0];
+  ASSIGN_OR_RETURN(DeviceBuffer buffer, allocate_weight(static_cast<int64_t>(bytes.size())));
+  if (!bytes.empty()) CUDA_CHECK(cudaMemcpy(buffer.data(), bytes.data(), bytes.size(), cudaMemcpyHostToDevice));
+  Weight packed = file_weight;
+  packed.layout = Layout::kCudaPlanes;
+  packed.parts[0] = {static_cast<const std::byte*>(buffer.data()), bytes.size()};
+  packed.owner = std::make_shared<DeviceBuffer>(std::move(buffer));
+  return packed;
+}
+
+DeviceWeight device_weight(const Weight& packed) {
+  CHECK(packed.layout == Layout::kCudaPlanes);
+  DeviceWeight w;
+  w.codes = reinterpret_cast<const uint8_t*>(packed.parts[0].data());
+  w.scales = reinterpret_cast<const uint8_t*>(packed.parts[1].data());
+  w.format = packed.format;
+  w.n = packed.n;
+  w.k = packed.k;
+  if (packed.quant().is_float) return w;
+  w.panel = panel_format(packed.format);
+  w.stored_bits = w.panel.code_bits <= 4 && !w.panel.is_lookup ? 4 : 8;
+  w.panels_per_expert = num_panels(packed.n);
+  w.panel_code_bytes = ceil_div<int64_t>(packed.k, w.stored_bits == 4 ? 64 : 32) * kWeightTileBytes;
+  w.panel_scale_bytes = panel_bytes(packed.format, packed.k).scales;
+  return w;
+}
+
+void embedding(cudaStream_t stream, const TensorView& y, const Weight& table, const ConstTensorView& ids, float scale) {
+  if (y.num_elements() == 0) return;
+  const DeviceWeight w = device_weight(table);
+  const dim3 grid(static_cast<unsigned>(y.size(0)), static_cast<unsigned>(ceil_div<int64_t>(w.k, kThreads)));
+  dispatch_activation(y.dtype(), [&](auto type) {
+    using T = decltype(type);
+    embedding_kernel<T>
+        <<<grid, kThreads, 0, stream>>>(static_cast<T*>(y.raw_data()), y.stride(0), w, ids.data<int32_t>(), scale);
+  });
+  CUDA_CHECK_LAUNCH();
+}
+
+void dequantize(cudaStream_t stream, const Weight& packed, const DequantizeArgs& args) {
+  if (args.num_rows == 0 || packed.k == 0) return;
+  const DeviceWeight w = device_weight(packed);
+  const dim3 grid(static_cast<unsigned>(args.num_rows), static_cast<unsigned>(ceil_div<int64_t>(w.k, kThreads)));
+  dispatch_activation(args.dtype, [&](auto type) {
+    using T = decltype(type);
+    dequantize_kernel<T><<<grid, kThreads, 0, stream>>>(static_cast<T*>(args.out), w, args.first_row);
+  });
+  CUDA_CHECK_LAUNCH();
+}
+
+}  // namespace quire::cuda

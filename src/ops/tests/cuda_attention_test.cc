@@ -1,0 +1,233 @@
+// Attention on the GPU: every row that accepts a case, against the definition in double and the plain float loop; and a
+// query against itself among other neighbours and in other page sizes.
+#include "ops/cuda/attention.h"
+
+#include "ops/reference/reference_ops.h"
+#include "ops/tests/attention_problem.h"
+#include "ops/tests/cuda_test_support.h"
+
+namespace quire {
+namespace {
+
+// A problem's tables, pages and queries in the GPU's memory.
+class DeviceProblem {
+ public:
+  DeviceProblem(Gpu& gpu, AttentionProblem& problem, DType dtype, int64_t gap)
+      : gpu_(gpu),
+        problem_(problem),
+        q_(gpu, dtype, problem.num_tokens(), problem.row_size(), gap),
+        out_(gpu, dtype, problem.num_tokens(), problem.row_size(), gap) {
+    const AttentionBatch host = problem.batch();
+    const AttentionCase& c = problem.attention_case();
+    batch_ = host;
+    query_starts_ = copy(host.query_starts);
+    context_lengths_ = copy(host.context_lengths);
+    page_table_ = copy(host.page_table);
+    slots_ = copy(host.slots);
+    batch_.query_starts = moved(host.query_starts, query_starts_);
+    batch_.context_lengths = moved(host.context_lengths, context_lengths_);
+    batch_.page_table = moved(host.page_table, page_table_);
+    batch_.slots = moved(host.slots, slots_);
+    kv_ = problem.kv();
+    const int64_t page_elements = 2 * c.num_kv_heads * kv_.head_stride;
+    const int64_t num_elements = (kv_.num_pages - 1) * kv_.page_stride + page_elements;
+    const int64_t v_offset = static_cast<char*>(kv_.v) - static_cast<char*>(kv_.k);
+    pool_ = gpu.upload(kv_.k, num_elements * dtype_bytes(kv_.dtype));
+    kv_.k = pool_.data();
+    kv_.v = static_cast<char*>(pool_.data()) + v_offset;
+    std::vector<float> queries;
+    const ConstTensorView q = problem.q();
+    for (int64_t t = 0; t < q.size(0); ++t) {
+      const float* row = q.data<float>() + t * q.stride(0);
+      queries.insert(queries.end(), row, row + problem.row_size());
+    }
+    q_.fill(queries);
+  }
+
+  bool accepts(const KernelRow<cuda::AttentionCall>& row, cuda::StepPart part) {
+    const std::unique_ptr<AttentionPlan> plan = make_plan();
+    return row.accepts({.stream = nullptr,
+                        .part = part,
+                        .out = out(),
+                        .q = q_.heads(head_dim()),
+                        .kv = kv_,
+                        .batch = batch_,
+                        .plan = static_cast<const cuda::CudaAttentionPlan&>(*plan),
+                        .params = problem_.attention_case().params});
+  }
+
+  std::vector<float> run() {
+    const std::unique_ptr<AttentionPlan> plan = make_plan();
+    for (int i = 0; i < 2; ++i) {  // a plan serves many layers
+      gpu_.ops().attention(gpu_.context(), out(), q_.heads(head_dim()), kv_, batch_, *plan,
+                           problem_.attention_case().params);
+    }
+    return out_.values();
+  }
+
+ private:
+  std::unique_ptr<AttentionPlan> make_plan() {
+    std::unique_ptr<AttentionPlan> plan = gpu_.ops().create_attention_plan(problem_.geometry()).value();
+    gpu_.ops().plan_attention(gpu_.context(), *plan, batch_);
+    return plan;
+  }
+  TensorView out() { return out_.heads(head_dim()); }
+  int64_t head_dim() const { return problem_.attention_case().head_dim; }
+  DeviceBuffer copy(const ConstTensorView& x) {
+    return gpu_.upload(x.raw_data(), x.num_elements() * dtype_bytes(x.dtype()));
+  }
+  static ConstTensorView moved(const ConstTensorView& x, const DeviceBuffer& buffer) {
+    if (x.rank() == 2) return ConstTensorView(buffer.data(), x.dtype(), {x.size(0), x.size(1)});
+    return ConstTensorView(buffer.data(), x.dtype(), {x.size(0)});
+  }
+
+  Gpu& gpu_;
+  AttentionProblem& problem_;
+  DeviceMatrix q_;
+  DeviceMatrix out_;
+  AttentionBatch batch_;
+  PagedKv kv_;
+  DeviceBuffer query_starts_;
+  DeviceBuffer context_lengths_;
+  DeviceBuffer page_table_;
+  DeviceBuffer slots_;
+  DeviceBuffer pool_;
+};
+
+struct NamedCase {
+  const char* name;
+  AttentionCase attention_case;
+};
+
+std::vector<NamedCase> cases() {
+  return {
+      {"one token", {.sequences = {{1, 1, 1}}}},
+      {"three lone tokens of several contexts", {.sequences = {{1, 1, 1}, {2, 1, 127}, {3, 1, 128}}}},
+      {"decode over chunk borders", {.sequences = {{1, 1, 129}, {2, 1, 255}, {3, 1, 256}, {4, 1, 257}, {5, 1, 600}}}},
+      {"decode of head_dim 128",
+       {.num_heads = 8,
+        .num_kv_heads = 2,
+        .head_dim = 128,
+        .sequences = {{1, 1, 15}, {2, 1, 255}, {3, 1, 256}, {4, 1, 257}, {5, 1, 1100}}}},
+      {"decode of head_dim 128, group of 8, window",
+       {.num_heads = 16,
+        .num_kv_heads = 2,
+        .head_dim = 128,
+        .params = {.scale = 0.1f, .window = 300},
+        .sequences = {{1, 1, 15}, {2, 1, 299}, {3, 1, 300}, {4, 1, 777}}}},
+      {"decode of head_dim 128, soft-cap, pages of 64",
+       {.num_heads = 4,
+        .num_kv_heads = 4,
+        .head_dim = 128,
+        .page_size = 64,
+        .params = {.scale = 0.3f, .soft_cap = 5.0f},
+        .sequences = {{1, 1, 100}, {2, 1, 520}}}},
+      {"decode of 9,000 keys", {.num_heads = 4, .num_kv_heads = 1, .head_dim = 128, .sequences = {{1, 1, 9000}}}},
+      {"whole prefill", {.sequences = {{1, 150, 150}}}},
+      {"whole prefill of head_dim 128",
+       {.num_heads = 8,
+        .num_kv_heads = 2,
+        .head_dim = 128,
+        .params = {.scale = 0.088f},
+        .sequences = {{1, 300, 300}, {2, 129, 400}, {3, 2, 2}}}},
+      {"chunk of a prefill, head_dim 128",
+       {.num_heads = 4,
+        .num_kv_heads = 1,
+        .head_dim = 128,
+        .page_size = 32,
+        .params = {.scale = 0.088f},
+        .sequences = {{1, 130, 700}}}},
+      {"prefill and decode, one sequence without queries",
+       {.sequences = {{1, 40, 170}, {2, 1, 300}, {3, 0, 20}, {4, 17, 17}, {5, 2, 130}}}},
+      {"mha", {.num_heads = 3, .num_kv_heads = 3, .sequences = {{1, 20, 140}, {2, 1, 50}}}},
+      {"mqa", {.num_heads = 7, .num_kv_heads = 1, .sequences = {{1, 33, 140}, {2, 1, 50}}}},
+      {"gqa of 3", {.num_heads = 9, .num_kv_heads = 3, .sequences = {{1, 70, 140}, {2, 1, 150}}}},
+      {"head_dim 24", {.head_dim = 24, .sequences = {{1, 30, 140}, {2, 1, 150}}}},
+      {"head_dim 80", {.head_dim = 80, .sequences = {{1, 30, 140}, {2, 1, 9}}}},
+      {"head_dim 96", {.head_dim = 96, .sequences = {{1, 30, 140}, {2, 1, 300}}}},
+      {"head_dim 256", {.head_dim = 256, .params = {.scale = 0.0625f}, .sequences = {{1, 14, 140}, {2, 1, 300}}}},
+      {"odd head_dim 7", {.head_dim = 7, .sequences = {{1, 30, 140}, {2, 1, 150}}}},
+      {"page size 1", {.page_size = 1, .sequences = {{1, 20, 140}, {2, 1, 150}}}},
+      {"page size 3", {.page_size = 3, .sequences = {{1, 20, 140}, {2, 1, 150}}}},
+      {"page size 256", {.page_size = 256, .sequences = {{1, 20, 300}, {2, 1, 300}}}},
+      {"window 1", {.params = {.scale = 0.125f, .window = 1}, .sequences = {{1, 20, 140}, {2, 1, 33}}}},
+      {"window 100", {.params = {.scale = 0.125f, .window = 100}, .sequences = {{1, 190, 300}, {2, 1, 333}}}},
+      {"soft-cap", {.params = {.scale = 0.5f, .soft_cap = 5.0f}, .sequences = {{1, 30, 140}, {2, 1, 33}}}},
+      {"large scores", {.params = {.scale = 3.0f}, .sequences = {{1, 30, 140}, {2, 1, 33}}}},
+  };
+}
+
+// Outputs are at most so much off: a rounding of the output, and for tensor-core rows one of each weight.
+double tolerance_of(std::string_view row, DType dtype, double plain_error, double largest) {
+  double tolerance = 2 * plain_error + largest * std::ldexp(1.0, -mantissa_bits(dtype));
+  if (row != "any_shape") tolerance += largest * std::ldexp(1.0, -mantissa_bits(dtype));
+  return tolerance;
+}
+
+TEST(CudaAttention, EveryRowIsCloseToTheDefinition) {
+  ReferenceOps reference;
+  for (const KernelRow<cuda::AttentionCall>& row : cuda::attention_rows()) {
+    const std::unique_ptr<Gpu> gpu = Gpu::create({{"attention", std::string(row.name)}});
+    SKIP_WITHOUT_GPU(gpu);
+    int num_runs = 0;
+    for (const NamedCase& named : cases()) {
+      for (const DType dtype : kActivationDTypes) {
+        for (const DType cache_dtype : kActivationDTypes) {
+          AttentionCase attention_case = named.attention_case;
+          attention_case.dtype = cache_dtype;
+          attention_case.query_dtype = dtype;
+          AttentionProblem problem(attention_case);
+          DeviceProblem device(*gpu, problem, dtype, num_runs % 2 == 0 ? 8 : 0);
+          if (!device.accepts(row, cuda::StepPart::kDecode) && !device.accepts(row, cuda::StepPart::kPrefill)) continue;
+          ++num_runs;
+          const std::vector<double> expected = problem.expected();
+          const std::vector<float> plain = problem.run(reference);
+          double largest = 0;
+          double plain_error = 0;
+          for (size_t i = 0; i < expected.size(); ++i) {
+            largest = std::fmax(largest, std::fabs(expected[i]));
+            plain_error = std::fmax(plain_error, std::fabs(double{plain[i]} - expected[i]));
+          }
+          EXPECT_TRUE(all_near(device.run(), expected, tolerance_of(row.name, dtype, plain_error, largest)))
+              << named.name << ", " << dtype_name(dtype) << " over " << dtype_name(cache_dtype) << ", row " << row.name;
+        }
+      }
+    }
+    EXPECT_GT(num_runs, 0) << row.name << " never ran";
+  }
+}
+
+TEST(CudaAttention, OneQueryHasTheSameBitsAmongAnyNeighboursAndPages) {
+  const std::unique_ptr<Gpu> gpu = Gpu::create();
+  SKIP_WITHOUT_GPU(gpu);
+  for (const int window : {0, 200}) {
+    AttentionCase alone{.num_heads = 8,
+                        .num_kv_heads = 2,
+                        .head_dim = 128,
+                        .dtype = DType::kBF16,
+                        .query_dtype = DType::kBF16,
+                        .params = {.scale = 0.088f, .window = window},
+                        .sequences = {{7, 1, 1500}}};
+    AttentionProblem problem(alone);
+    const std::vector<float> expected = DeviceProblem(*gpu, problem, DType::kBF16, 0).run();
+    for (const int page_size : {16, 32, 128}) {
+      AttentionCase among = alone;
+      among.page_size = page_size;
+      among.sequences = {{1, 1, 40}, {2, 30, 90}, {7, 1, 1500}, {3, 1, 2000}};
+      AttentionProblem other(among);
+      const std::vector<float> rows = DeviceProblem(*gpu, other, DType::kBF16, 8).run();
+      const int64_t first = other.first_query_row(2) * other.row_size();
+      EXPECT_TRUE(equal_bits({rows.begin() + first, rows.begin() + first + other.row_size()}, expected)) << page_size;
+    }
+  }
+}
+
+TEST(CudaAttention, NothingToDo) {
+  const std::unique_ptr<Gpu> gpu = Gpu::create();
+  SKIP_WITHOUT_GPU(gpu);
+  AttentionProblem nobody({.sequences = {{1, 0, 30}}});
+  EXPECT_TRUE(DeviceProblem(*gpu, nobody, DType::kF32, 0).run().empty());
+}
+
+}  // namespace
+}  // namespace quire
