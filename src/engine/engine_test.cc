@@ -175,6 +175,17 @@ TEST_F(EngineTest, SeedsHoldBesideAnyNeighbour) {
   EXPECT_EQ(answers_b.size(), 4u);
 }
 
+TEST_F(EngineTest, EveryPositionDrawsAnew) {
+  auto engine = make(options());
+  const auto sink =
+      add(*engine, {1, 2},
+          {.temperature = 100.0f, .seed = 5, .banned_token_ids = {kPoisonToken}, .max_tokens = 40, .ignore_eos = true});
+  run(*engine);
+  EXPECT_EQ(sink->choices[0].finish_reason, FinishReason::kLength);
+  const auto& tokens = sink->choices[0].token_ids;
+  EXPECT_GT(std::set<int32_t>(tokens.begin(), tokens.end()).size(), 10u);
+}
+
 TEST_F(EngineTest, StopTokens) {
   auto engine = make(options());
   const std::vector<int32_t> prompt = random_tokens(random, 10);
@@ -322,8 +333,17 @@ TEST_F(EngineTest, AbortsAndStopsFromInsideEvents) {
   };
   const auto aborted = add(*engine, random_tokens(random, 60), greedy(30));
   const RequestId aborted_id = last_id;
+  bool is_abort_asked_for = false;
   beside->then = [&](const TokenEvent&) {
-    if (beside->choices[0].token_ids.size() == 10) engine->abort(aborted_id);
+    if (beside->choices[0].token_ids.size() != 10) return;
+    engine->abort(aborted_id);
+    is_abort_asked_for = true;
+  };
+  // Its row comes later in the same step: nothing of it is told any more.
+  aborted->then = [&](const TokenEvent& event) {
+    if (is_abort_asked_for) {
+      EXPECT_TRUE(event.token_ids.empty());
+    }
   };
   const auto early = add(*engine, random_tokens(random, 60), greedy(30));
   engine->abort(last_id);  // before it ever ran

@@ -105,6 +105,7 @@ TEST(Sampler, EachFilterKeepsWhatItShould) {
   expect_distribution(logits, {.top_p = 0.75f}, {0.4 / 0.9, 0, 0.3 / 0.9, 0.2 / 0.9});
   expect_distribution(logits, {.min_p = 0.45f}, {0.4 / 0.9, 0, 0.3 / 0.9, 0.2 / 0.9});
   expect_distribution(logits, {.min_p = 0.6f}, {0.4 / 0.7, 0, 0.3 / 0.7, 0});
+  expect_distribution({1, 2, 2, 2, 2}, {.top_k = 2}, {0, 0.5, 0.5, 0, 0});  // of equals those with the lower ids
   expect_distribution(logits, {.temperature = 0.5f}, softmax(logits, 0.5));
   expect_distribution(logits, {.temperature = 2.0f}, softmax(logits, 2.0));
   // top_k first, then top_p over what is left: 0.4 / 0.7 = 0.571 is enough for 0.55.
