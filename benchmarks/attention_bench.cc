@@ -13,7 +13,7 @@
 
 #include "base/cpu_info.h"
 #include "base/thread_pool.h"
-#include "benchmarks/machine_limits.h"
+#include "base/machine_limits.h"
 #include "ops/cpu/attention.h"
 #include "ops/cpu/cpu_ops.h"
 #include "ops/tests/attention_problem.h"

@@ -20,7 +20,7 @@
 
 #include "base/cpu_info.h"
 #include "base/thread_pool.h"
-#include "benchmarks/machine_limits.h"
+#include "base/machine_limits.h"
 #include "ops/cpu/linear.h"
 #include "ops/host_memory.h"
 #include "ops/tests/op_test_data.h"

@@ -78,7 +78,7 @@ class BadModelFileTest(unittest.TestCase):
         self.check_refused(b"", "empty")
         self.check_refused(b"<!DOCTYPE html><html>Not found</html>", "web page")
         self.check_refused(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "Git LFS")
-        self.check_refused(b"GGUF\x03\x00\x00\x00" + b"\xff" * 16, "GGUF")
+        self.check_refused(b"GGUF\x03\x00\x00\x00" + b"\xff" * 16, "damaged")
 
     @needs_model
     def test_truncated_model(self):

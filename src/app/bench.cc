@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <boost/json.hpp>
 
+#include "app/bench_limits.h"
 #include "app/bench_run.h"
 #include "app/command.h"
 #include "app/model_session.h"
 #include "app/options.h"
+#include "base/cpu_info.h"
 
 namespace quire::app {
 
@@ -25,8 +27,46 @@ struct BenchOptions {
   bool is_json = false;
 };
 
+struct CellResult {
+  Spread prefill;
+  Spread decode;
+  double kv_useful_share = 0.0;
+};
+
+Result<CellResult> measure_cell(Engine& engine, const BenchCell& cell, int repeats) {
+  std::vector<double> prefill, decode, useful;
+  for (int repeat = 0; repeat < repeats; ++repeat) {
+    ASSIGN_OR_RETURN(const BenchTimes times, run_bench_cell(engine, cell, 2 * static_cast<uint64_t>(repeat) + 1));
+    prefill.push_back(times.prefill_tok_s);
+    decode.push_back(times.decode_tok_s);
+    useful.push_back(times.kv_useful_share);
+  }
+  return CellResult{spread_of(prefill), spread_of(decode), spread_of(useful).median};
+}
+
 json::object to_json(const Spread& spread) {
   return {{"median", spread.median}, {"min", spread.min}, {"max", spread.max}};
+}
+
+json::object to_json(const BenchCell& cell, const CellResult& result, const BenchLimits& limits) {
+  return {{"batch", cell.batch_size},
+          {"prompt_len", cell.prompt_len},
+          {"gen_len", cell.gen_len},
+          {"prefill_tok_s", to_json(result.prefill)},
+          {"decode_tok_s", to_json(result.decode)},
+          {"share_of_limit", json::object{{"prefill", result.prefill.median / limits.prefill_tok_s},
+                                          {"decode", result.decode.median / limits.decode_tok_s}}},
+          {"kv_useful_share", result.kv_useful_share}};
+}
+
+constexpr const char* kTableRow = "{:>6} {:>7} {:>6} {:>27} {:>7} {:>27} {:>7}\n";
+
+void print_row(const BenchCell& cell, const CellResult& result, const BenchLimits& limits) {
+  const auto shown = [](const Spread& s) { return fmt::format("{:.1f} ({:.1f}..{:.1f})", s.median, s.min, s.max); };
+  const auto share = [](const Spread& s, double limit) { return fmt::format("{:.0f} %", 100.0 * s.median / limit); };
+  fmt::print(kTableRow, cell.batch_size, cell.prompt_len, cell.gen_len, shown(result.prefill),
+             share(result.prefill, limits.prefill_tok_s), shown(result.decode),
+             share(result.decode, limits.decode_tok_s));
 }
 
 Status run(const BenchOptions& options) {
@@ -35,37 +75,30 @@ Status run(const BenchOptions& options) {
   const int largest_batch = *std::max_element(options.batch_sizes.begin(), options.batch_sizes.end());
   if (flags.max_num_seqs == 0) flags.max_num_seqs = std::max(largest_batch, EngineOptions().max_num_seqs);
   ASSIGN_OR_RETURN(ModelSession session, open_model_session(flags, console));
+
+  const CpuInfo cpu = read_cpu_info();
+  ThreadPool pool(flags.num_threads > 0 ? flags.num_threads : default_num_threads(cpu));
+  const MachineLimits machine = measure_machine_limits(pool, cpu.features);
+  console.info(fmt::format("{}, {} threads: reads {:.1f} GB/s, {:.0f} int8 GOP/s, {:.0f} f32 GFLOP/s", cpu.model_name,
+                           pool.num_threads(), machine.read_gbps, machine.int8_gops, machine.f32_gflops));
+  const BenchWork work{session.model->config(), session.model->weight_bytes(),
+                       session.engine->memory_plan().kv_bytes_per_token,
+                       session.has_integer_weights && flags.compute == "auto"};
+
   if (!options.is_json) {
-    fmt::print("{:>6} {:>11} {:>8} {:>32} {:>32}\n", "batch", "prompt_len", "gen_len", "prefill tok/s (min..max)",
-               "decode tok/s (min..max)");
+    fmt::print(kTableRow, "batch", "prompt", "gen", "prefill tok/s (min..max)", "limit", "decode tok/s (min..max)",
+               "limit");
   }
   for (const int64_t prompt_len : options.prompt_lens) {
     for (const int64_t gen_len : options.gen_lens) {
       for (const int batch_size : options.batch_sizes) {
         const BenchCell cell{batch_size, prompt_len, gen_len};
-        std::vector<double> prefill, decode, useful;
-        for (int repeat = 0; repeat < options.repeats; ++repeat) {
-          ASSIGN_OR_RETURN(const BenchTimes times,
-                           run_bench_cell(*session.engine, cell, static_cast<uint64_t>(repeat) * 2 + 1));
-          prefill.push_back(times.prefill_tok_s);
-          decode.push_back(times.decode_tok_s);
-          useful.push_back(times.kv_useful_share);
-        }
-        const Spread prefill_spread = spread_of(prefill);
-        const Spread decode_spread = spread_of(decode);
+        ASSIGN_OR_RETURN(const CellResult result, measure_cell(*session.engine, cell, options.repeats));
+        const BenchLimits limits = bench_limits(work, cell, machine);
         if (options.is_json) {
-          fmt::print("{}\n", json::serialize(json::object{{"batch", batch_size},
-                                                          {"prompt_len", prompt_len},
-                                                          {"gen_len", gen_len},
-                                                          {"prefill_tok_s", to_json(prefill_spread)},
-                                                          {"decode_tok_s", to_json(decode_spread)},
-                                                          {"kv_useful_share", spread_of(useful).median}}));
+          fmt::print("{}\n", json::serialize(to_json(cell, result, limits)));
         } else {
-          const auto shown = [](const Spread& s) {
-            return fmt::format("{:.1f} ({:.1f}..{:.1f})", s.median, s.min, s.max);
-          };
-          fmt::print("{:>6} {:>11} {:>8} {:>32} {:>32}\n", batch_size, prompt_len, gen_len, shown(prefill_spread),
-                     shown(decode_spread));
+          print_row(cell, result, limits);
         }
         std::fflush(stdout);
       }
@@ -79,18 +112,12 @@ Status run(const BenchOptions& options) {
 std::function<Status()> declare_bench(CLI::App& parser) {
   auto options = std::make_shared<BenchOptions>();
   add_engine_flags(parser, options->engine);
-  parser.add_option("--prompt-lens", options->prompt_lens, "Prompt lengths in tokens")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 1 << 24))
-      ->capture_default_str();
-  parser.add_option("--gen-lens,--gen-len", options->gen_lens, "Tokens to generate")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 1 << 24))
-      ->capture_default_str();
-  parser.add_option("--batch-sizes", options->batch_sizes, "Sequences at once")
-      ->delimiter(',')
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str();
+  const auto list = [&](const char* name, auto& values, const char* meaning) {
+    parser.add_option(name, values, meaning)->delimiter(',')->check(CLI::Range(1, 1 << 24))->capture_default_str();
+  };
+  list("--prompt-lens", options->prompt_lens, "Prompt lengths in tokens");
+  list("--gen-lens,--gen-len", options->gen_lens, "Tokens to generate");
+  list("--batch-sizes", options->batch_sizes, "Sequences at once");
   parser.add_option("--repeats", options->repeats, "Measurements of each cell; the median is shown")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();

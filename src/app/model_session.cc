@@ -52,6 +52,7 @@ EngineOptions engine_options(const EngineFlags& flags, const Tokenizer& tokenize
   options.compute = flags.compute == "f32" ? Compute::kF32 : Compute::kAuto;
   options.has_prefix_cache = !flags.is_prefix_cache_off;
   options.eos_token_ids = tokenizer.end_of_turn_ids();
+  options.num_token_ids = tokenizer.vocab_size();
   return options;
 }
 
@@ -84,6 +85,16 @@ Result<std::optional<std::string>> template_of_tokenizer_config(const std::strin
   }
   return invalid_argument(
       "chat_template in tokenizer_config.json is neither a string nor a list with one named 'default'");
+}
+
+bool has_mostly_integer_weights(const TensorSource& tensors) {
+  size_t num_integer_bytes = 0;
+  size_t num_bytes = 0;
+  for (const SourceTensor& tensor : tensors.tensors()) {
+    num_bytes += tensor.data.size();
+    if (tensor.format.has_value() && !quant_format(*tensor.format).is_float) num_integer_bytes += tensor.data.size();
+  }
+  return 2 * num_integer_bytes > num_bytes;
 }
 
 }  // namespace
@@ -141,6 +152,7 @@ Result<ModelSession> open_model_session(const EngineFlags& flags, Console& conso
   ASSIGN_OR_RETURN(session.model, load_model(checkpoint, *session.ops, load_options));
   ASSIGN_OR_RETURN(session.engine,
                    Engine::create(*session.ops, *session.model, engine_options(flags, session.text->tokenizer())));
+  session.has_integer_weights = has_mostly_integer_weights(checkpoint.tensors());
   session.load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 
   const MemoryPlan& plan = session.engine->memory_plan();

@@ -21,6 +21,7 @@ struct ModelSession {
   std::unique_ptr<TextFrontend> text;
   std::unique_ptr<Engine> engine;  // last: it refers to ops and model
   double load_seconds = 0.0;
+  bool has_integer_weights = false;  // most bytes of the file are quantized: --compute auto multiplies them as integers
 };
 
 // Opens, loads and plans memory, telling the console what is loaded, where, how large and how fast.

@@ -1,4 +1,4 @@
-#include "benchmarks/machine_limits.h"
+#include "base/machine_limits.h"
 
 #include <immintrin.h>
 
