@@ -15,12 +15,14 @@ namespace quire::check_internal {
 [[noreturn]] void fail(const char* file, int line, const char* expression, const std::string& values);
 
 template <typename T>
-concept Printable = requires(std::ostream& out, const T& value) { out << value; };
+concept Printable = requires(std::ostream& out, const T& value) {
+  out << value;
+};
 
 template <typename T>
-concept PlainInteger = std::integral<T> && !std::same_as<T, bool> && !std::same_as<T, char> &&
-                       !std::same_as<T, wchar_t> && !std::same_as<T, char8_t> && !std::same_as<T, char16_t> &&
-                       !std::same_as<T, char32_t>;
+concept PlainInteger =
+    std::integral<T> && !std::same_as<T, bool> && !std::same_as<T, char> && !std::same_as<T, wchar_t> &&
+    !std::same_as<T, char8_t> && !std::same_as<T, char16_t> && !std::same_as<T, char32_t>;
 
 template <typename T>
 std::string describe(const T& value) {
@@ -43,17 +45,18 @@ struct Outcome {
 };
 
 // Integers of different signedness are compared as numbers, so that CHECK(vector.size() == count) is right.
-#define QUIRE_CHECK_COMPARISON(symbol, safe_function)                                      \
-  template <typename R>                                                                    \
-  Outcome operator symbol(const R& right) const {                                          \
-    bool passed;                                                                           \
-    if constexpr (PlainInteger<L> && PlainInteger<R>) {                                    \
-      passed = safe_function(left, right);                                                 \
-    } else {                                                                               \
-      passed = static_cast<bool>(left symbol right);                                       \
-    }                                                                                      \
-    if (passed) [[likely]] return {true, {}};                                              \
-    return {false, describe(left) + " " #symbol " " + describe(right)};                    \
+#define QUIRE_CHECK_COMPARISON(symbol, safe_function)                   \
+  template <typename R>                                                 \
+  Outcome operator symbol(const R& right) const {                       \
+    bool passed;                                                        \
+    if constexpr (PlainInteger<L> && PlainInteger<R>) {                 \
+      passed = safe_function(left, right);                              \
+    } else {                                                            \
+      passed = static_cast<bool>(left symbol right);                    \
+    }                                                                   \
+    if (passed) [[likely]]                                              \
+      return {true, {}};                                                \
+    return {false, describe(left) + " " #symbol " " + describe(right)}; \
   }
 
 // Holds the left operand, so that a comparison can print both sides.
@@ -79,8 +82,12 @@ struct Decomposer {
   }
 };
 
-inline Outcome evaluate(Outcome outcome) { return outcome; }
-inline Outcome evaluate(bool passed) { return {passed, {}}; }
+inline Outcome evaluate(Outcome outcome) {
+  return outcome;
+}
+inline Outcome evaluate(bool passed) {
+  return {passed, {}};
+}
 template <typename L>
 Outcome evaluate(const LeftOperand<L>& operand) {
   return {static_cast<bool>(operand), {}};
@@ -88,12 +95,11 @@ Outcome evaluate(const LeftOperand<L>& operand) {
 
 }  // namespace quire::check_internal
 
-#define CHECK(...)                                                                                           \
-  do {                                                                                                       \
-    if (auto quire_outcome =                                                                                 \
-            ::quire::check_internal::evaluate(::quire::check_internal::Decomposer() << __VA_ARGS__);         \
-        !quire_outcome.passed) [[unlikely]]                                                                  \
-      ::quire::check_internal::fail(__FILE__, __LINE__, #__VA_ARGS__, quire_outcome.values);                 \
+#define CHECK(...)                                                                                                    \
+  do {                                                                                                                \
+    if (auto quire_outcome = ::quire::check_internal::evaluate(::quire::check_internal::Decomposer() << __VA_ARGS__); \
+        !quire_outcome.passed) [[unlikely]]                                                                           \
+      ::quire::check_internal::fail(__FILE__, __LINE__, #__VA_ARGS__, quire_outcome.values);                          \
   } while (false)
 
 #ifdef NDEBUG

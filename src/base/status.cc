@@ -29,12 +29,26 @@ Status Status::with_context(const std::string& context) const {
   return Status(code_, context + ": " + message_);
 }
 
-Status invalid_argument(std::string message) { return Status(StatusCode::kInvalidArgument, std::move(message)); }
-Status not_found(std::string message) { return Status(StatusCode::kNotFound, std::move(message)); }
-Status resource_exhausted(std::string message) { return Status(StatusCode::kResourceExhausted, std::move(message)); }
-Status unimplemented(std::string message) { return Status(StatusCode::kUnimplemented, std::move(message)); }
-Status unavailable(std::string message) { return Status(StatusCode::kUnavailable, std::move(message)); }
-Status cancelled(std::string message) { return Status(StatusCode::kCancelled, std::move(message)); }
-Status internal_error(std::string message) { return Status(StatusCode::kInternal, std::move(message)); }
+Status invalid_argument(std::string message) {
+  return Status(StatusCode::kInvalidArgument, std::move(message));
+}
+Status not_found(std::string message) {
+  return Status(StatusCode::kNotFound, std::move(message));
+}
+Status resource_exhausted(std::string message) {
+  return Status(StatusCode::kResourceExhausted, std::move(message));
+}
+Status unimplemented(std::string message) {
+  return Status(StatusCode::kUnimplemented, std::move(message));
+}
+Status unavailable(std::string message) {
+  return Status(StatusCode::kUnavailable, std::move(message));
+}
+Status cancelled(std::string message) {
+  return Status(StatusCode::kCancelled, std::move(message));
+}
+Status internal_error(std::string message) {
+  return Status(StatusCode::kInternal, std::move(message));
+}
 
 }  // namespace quire

@@ -43,7 +43,9 @@ class [[nodiscard]] Status {
   std::string message_;
 };
 
-inline Status ok_status() { return Status(); }
+inline Status ok_status() {
+  return Status();
+}
 Status invalid_argument(std::string message);
 Status not_found(std::string message);
 Status resource_exhausted(std::string message);
@@ -86,8 +88,8 @@ class [[nodiscard]] Result {
 #define QUIRE_CONCAT(a, b) QUIRE_CONCAT_INNER(a, b)
 
 // Leaves the function with the error, if there is one.
-#define RETURN_IF_ERROR(expression)                                                         \
-  do {                                                                                      \
+#define RETURN_IF_ERROR(expression)                                                              \
+  do {                                                                                           \
     if (::quire::Status quire_status = (expression); !quire_status.is_ok()) return quire_status; \
   } while (false)
 

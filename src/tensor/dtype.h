@@ -45,7 +45,9 @@ constexpr float f16_to_f32(uint16_t bits) {
 // float to IEEE binary16, round to nearest even, as F16C and the GPU do.
 uint16_t f32_to_f16(float value);
 
-constexpr float bf16_to_f32(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+constexpr float bf16_to_f32(uint16_t bits) {
+  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+}
 
 // float to bfloat16, round to nearest even; a NaN stays a NaN.
 constexpr uint16_t f32_to_bf16(float value) {

@@ -59,8 +59,8 @@ class BasicTensorView {
 
   // From a mutable view to a const one.
   template <typename Other>
-    requires(std::is_convertible_v<Other, Pointer> && !std::is_same_v<Other, Pointer>)
-  BasicTensorView(const BasicTensorView<Other>& other)
+  requires(std::is_convertible_v<Other, Pointer> && !std::is_same_v<Other, Pointer>)
+      BasicTensorView(const BasicTensorView<Other>& other)
       : data_(other.raw_data()), dtype_(other.dtype()), rank_(other.rank()) {
     for (int d = 0; d < rank_; ++d) {
       sizes_[d] = other.size(d);
