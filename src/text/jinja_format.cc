@@ -309,6 +309,7 @@ std::string float_repr(double value) {
 Status append_str(Runtime& runtime, Text& out, const Value& value) {
   if (value.is_string()) {
     RETURN_IF_ERROR(runtime.check_string_size(out.size() + value.text().size()));
+    RETURN_IF_ERROR(runtime.touch_bytes(value.text().size()));
     out.append(value.text());
     return ok_status();
   }
@@ -341,6 +342,7 @@ Status append_repr(Runtime& runtime, Text& out, const Value& value) {
       return ok_status();
     case Kind::kString:
       RETURN_IF_ERROR(runtime.check_string_size(out.size() + value.text().size()));
+      RETURN_IF_ERROR(runtime.touch_bytes(value.text().size()));
       if (value.str().is_markup) out.append("Markup(", false);
       append_string_repr(out, value.text());
       if (value.str().is_markup) out.append(")", false);

@@ -67,6 +67,21 @@ TEST(JinjaLimits, TextsStayInBounds) {
   EXPECT_FALSE(render("{{ 'a\tb'.expandtabs(1000000000) }}").is_ok());
 }
 
+TEST(JinjaLimits, LongConversationsFit) {
+  // The work of a rendering grows with the text that it makes, not with every look at its size.
+  std::vector<jinja::Value> messages;
+  for (int i = 0; i < 20'000; ++i) {
+    messages.push_back(jinja::Value::dict(
+        {{"role", jinja::Value::string("user")}, {"content", jinja::Value::string(std::string(200, 'x'))}}));
+  }
+  TemplateInput input;
+  input.variables.emplace_back("messages", jinja::Value::list(std::move(messages)));
+  const Status status =
+      render("{% for m in messages %}<|{{ m['role'] }}|>\n{{ m['content']|trim }}<|end|>\n{% endfor %}",
+             TemplateLimits{}, input);
+  EXPECT_TRUE(status.is_ok()) << status.message();
+}
+
 TEST(JinjaLimits, MemoryStaysInBounds) {
   EXPECT_EQ(render("{{ ([0] * 100000000)|length }}").code(), kExhausted);
   EXPECT_EQ(

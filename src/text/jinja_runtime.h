@@ -37,7 +37,7 @@ class Runtime {
   }
   Status touch_bytes(size_t num_bytes) { return step(static_cast<int64_t>(num_bytes / 256)); }
   Status touch_items(size_t num_items) { return step(static_cast<int64_t>(num_items / 16)); }
-  // Before a string of this size is made.
+  // Before a string grows to this size. The work of making it is counted by make_string, or by touch_bytes.
   Status check_string_size(size_t num_bytes);
 
   Value make_string(Text text, bool is_markup = false);
