@@ -3,20 +3,22 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <fstream>
-#include <sstream>
 
 #include "app/model_path.h"
 #include "app/tokenizer_metadata.h"
+#include "base/mapped_file.h"
 #include "engine/memory_plan.h"
 #include "models/load_model.h"
 #include "ops/backends.h"
+#include "ops/host_memory.h"
 
 namespace quire::app {
 
 namespace json = boost::json;
 
 namespace {
+
+constexpr int64_t kMaxTemplateBytes = 1 << 20;
 
 BackendOptions backend_options(const EngineFlags& flags) {
   BackendOptions options;
@@ -56,14 +58,6 @@ EngineOptions engine_options(const EngineFlags& flags, const Tokenizer& tokenize
   return options;
 }
 
-Result<std::string> read_text_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) return not_found("cannot read " + path);
-  return std::move(text).str();
-}
-
 // "chat_template" of tokenizer_config.json: a string, or a list of named ones of which "default" is taken.
 Result<std::optional<std::string>> template_of_tokenizer_config(const std::string& text) {
   boost::system::error_code error;
@@ -87,14 +81,20 @@ Result<std::optional<std::string>> template_of_tokenizer_config(const std::strin
       "chat_template in tokenizer_config.json is neither a string nor a list with one named 'default'");
 }
 
+int64_t num_bytes_of(const TensorSource& tensors) {
+  int64_t num_bytes = 0;
+  for (const SourceTensor& tensor : tensors.tensors()) num_bytes += static_cast<int64_t>(tensor.data.size());
+  return num_bytes;
+}
+
 bool has_mostly_integer_weights(const TensorSource& tensors) {
-  size_t num_integer_bytes = 0;
-  size_t num_bytes = 0;
+  int64_t num_integer_bytes = 0;
   for (const SourceTensor& tensor : tensors.tensors()) {
-    num_bytes += tensor.data.size();
-    if (tensor.format.has_value() && !quant_format(*tensor.format).is_float) num_integer_bytes += tensor.data.size();
+    if (tensor.format.has_value() && !quant_format(*tensor.format).is_float) {
+      num_integer_bytes += static_cast<int64_t>(tensor.data.size());
+    }
   }
-  return 2 * num_integer_bytes > num_bytes;
+  return 2 * num_integer_bytes > num_bytes_of(tensors);
 }
 
 }  // namespace
@@ -126,7 +126,7 @@ Result<std::unique_ptr<TextFrontend>> open_text_frontend(const Checkpoint& check
   ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, open_tokenizer(checkpoint));
   std::optional<std::string> chat_template;
   if (!chat_template_file.empty()) {
-    ASSIGN_OR_RETURN(chat_template, read_text_file(chat_template_file));
+    ASSIGN_OR_RETURN(chat_template, read_text_file(chat_template_file, kMaxTemplateBytes));
   } else {
     ASSIGN_OR_RETURN(chat_template, find_chat_template(checkpoint));
   }
@@ -141,6 +141,10 @@ Result<ModelSession> open_model_session(const EngineFlags& flags, Console& conso
   ModelSession session;
   ASSIGN_OR_RETURN(session.text, open_text_frontend(checkpoint, flags.chat_template_file));
   ASSIGN_OR_RETURN(session.ops, create_ops(backend_options(flags)));
+  if (session.ops->device().kind == DeviceKind::kCpu) {
+    // Said before minutes of loading, not after.
+    RETURN_IF_ERROR(check_weights_fit(num_bytes_of(checkpoint.tensors()), available_host_bytes()));
+  }
 
   const std::string name = path.filename().string();
   LoadModelOptions load_options;
