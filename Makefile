@@ -21,7 +21,7 @@ run: build
 
 test: build
 	@QUIRE_TEST_MODEL=$$(python3 tools/fetch_default_model.py) && export QUIRE_TEST_MODEL && \
-	  ctest --test-dir $(BUILD) --output-on-failure -L cpu
+	  ctest --test-dir $(BUILD) --output-on-failure -L cpu -j 2
 
 bench: build
 	@model=$$(python3 tools/fetch_default_model.py) && $(BUILD)/quire bench "$$model"

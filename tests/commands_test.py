@@ -58,6 +58,23 @@ class UsageTest(unittest.TestCase):
             self.assertIn(word, result.err, arguments)
             self.assertEqual(result.out, "")
 
+    def test_every_engine_flag_is_known_and_what_is_not_supported_yet_says_so(self):
+        flags = ("--threads --device --backend --compute --dtype --kv-cache-dtype --page-size --kv-cache-memory --gpu-memory-utilization "
+                 "--swap-space --preemption --max-num-seqs --max-num-batched-tokens --max-model-len --chat-template --load-format "
+                 "--quantization --sameness --no-prefix-cache --kernel --log-level --json").split()
+        for command in ("generate", "chat", "bench"):
+            words = run(command, "--help", check_code=0).out.replace(",", " ").split()
+            self.assertEqual([flag for flag in flags if flag not in words], [], command)
+        for flag, value, advice in [("--dtype", "bf16", "--kv-cache-dtype"), ("--preemption", "swap", "recompute"),
+                                    ("--swap-space", "1GiB", "recompute"), ("--load-format", "dummy", "weights"),
+                                    ("--quantization", "q8_0", "GGUF")]:
+            error = run("generate", "m", "--prompt", "a", flag, value, check_code=1).err
+            self.assertIn("not supported yet", error)
+            self.assertIn(advice, error)
+        accepted = ["--dtype", "f32", "--preemption", "recompute", "--swap-space", 0, "--load-format", "auto", "--quantization", "none",
+                    "--sameness", "strict"]
+        self.assertIn("no/such/model", run("generate", "no/such/model", "--prompt", "a", *accepted, check_code=1).err)
+
     def test_missing_model_exits_with_1(self):
         result = run("generate", "no/such/model.gguf", "--prompt", "a", check_code=1)
         self.assertIn("no/such/model.gguf", result.err)
