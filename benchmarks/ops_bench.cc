@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "base/cpu_info.h"
-#include "base/thread_pool.h"
 #include "base/machine_limits.h"
+#include "base/thread_pool.h"
 #include "ops/cpu/linear.h"
 #include "ops/host_memory.h"
 #include "ops/tests/op_test_data.h"
@@ -103,10 +103,11 @@ void bench_case(const Options& options, ThreadPool& pool, const CpuInfo& info, c
   if (k % quant_format(format).values_per_block != 0) return;
   TestRandom random(1);
   const FileWeight file = make_file_weight(random, format, n, k);
+  cpu::WeightMemory memory;
   std::vector<Weight> sets;
   const int64_t num_sets = std::max<int64_t>(2, kRotatedBytes / static_cast<int64_t>(file.bytes.size()));
   for (int64_t i = 0; i < num_sets; ++i) {
-    Result<Weight> packed = cpu::pack_weight(pool, file.weight);
+    Result<Weight> packed = cpu::pack_weight(pool, memory, file.weight);
     if (!packed.is_ok()) {
       std::fprintf(stderr, "%s\n", packed.status().message().c_str());
       std::exit(1);

@@ -125,7 +125,7 @@ void CpuOps::copy_to_host(OpContext&, void* host_data, const void* device_data, 
 }
 
 Result<Weight> CpuOps::pack(const Weight& file_weight) {
-  return cpu::pack_weight(pool_, file_weight);
+  return cpu::pack_weight(pool_, weight_memory_, file_weight);
 }
 
 void CpuOps::embedding(OpContext&, TensorView y, const Weight& table, ConstTensorView ids, float scale) {

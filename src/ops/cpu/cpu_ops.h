@@ -11,6 +11,7 @@
 #include "base/cpu_info.h"
 #include "base/thread_pool.h"
 #include "ops/backends.h"
+#include "ops/cpu/linear.h"
 #include "ops/ops.h"
 
 namespace quire {
@@ -65,6 +66,7 @@ class CpuOps final : public Ops {
   Compute compute_;
   std::map<std::string, std::string, std::less<>> forced_kernels_;
   ThreadPool pool_;
+  cpu::WeightMemory weight_memory_;
 };
 
 }  // namespace quire

@@ -71,7 +71,7 @@ class LinearTest : public testing::Test {
     Inputs inputs;
     inputs.file = make_file_weight(random, c.format, std::max(c.n, kMinJudgedOutputs), c.k);
     inputs.file.weight.n = c.n;
-    Result<Weight> packed = pack_weight(pool_, inputs.file.weight);
+    Result<Weight> packed = pack_weight(pool_, memory_, inputs.file.weight);
     EXPECT_TRUE(packed.is_ok());
     inputs.packed = packed.value();
     inputs.x = random.normals(c.num_tokens * c.k);
@@ -156,6 +156,7 @@ class LinearTest : public testing::Test {
 
   CpuFeatures features_ = detect_cpu_features();
   ThreadPool pool_{2};
+  WeightMemory memory_;
   Arena scratch_ = make_test_arena(kScratchBytes);
 };
 
@@ -267,7 +268,7 @@ TEST_F(LinearTest, ExtremeCodesDoNotSaturate) {
           store_u16(block + halves.scale, 0x3c00);
           if (halves.min >= 0) store_u16(block + halves.min, 0);
         }
-        Result<Weight> packed = pack_weight(pool_, inputs.file.weight);
+        Result<Weight> packed = pack_weight(pool_, memory_, inputs.file.weight);
         ASSERT_TRUE(packed.is_ok());
         inputs.packed = packed.value();
         inputs.x.assign(static_cast<size_t>(c.num_tokens * c.k), sign * 127.0f);
@@ -358,7 +359,7 @@ TEST_F(LinearTest, GroupedRowsGoThroughTheirExpert) {
     const int64_t k = 256;
     const int64_t num_experts = 4;
     const FileWeight file = make_file_weight(random, format, n, k, num_experts);
-    Result<Weight> packed = pack_weight(pool_, file.weight);
+    Result<Weight> packed = pack_weight(pool_, memory_, file.weight);
     ASSERT_TRUE(packed.is_ok());
     const std::vector<int32_t> offsets = {0, 1, 1, 15, 20};
     GuardedMatrix x(20, k, 3);
@@ -374,7 +375,7 @@ TEST_F(LinearTest, GroupedRowsGoThroughTheirExpert) {
       expert.num_experts = 1;
       const size_t expert_bytes = file.bytes.size() / static_cast<size_t>(num_experts);
       expert.parts[0] = std::span(file.bytes).subspan(static_cast<size_t>(e) * expert_bytes, expert_bytes);
-      Result<Weight> alone = pack_weight(pool_, expert);
+      Result<Weight> alone = pack_weight(pool_, memory_, expert);
       ASSERT_TRUE(alone.is_ok());
       GuardedMatrix expected(end - begin, n);
       linear({pool_,
@@ -392,11 +393,34 @@ TEST_F(LinearTest, GroupedRowsGoThroughTheirExpert) {
   }
 }
 
+TEST(WeightMemoryTest, PiecesAreApartAndOutliveTheirMaker) {
+  auto memory = std::make_unique<WeightMemory>();
+  std::vector<std::shared_ptr<std::byte>> pieces;
+  const std::vector<int64_t> sizes = {1, 300, 256, 15 << 20, 15 << 20, 15 << 20, 15 << 20, 15 << 20, 40 << 20, 0, 77};
+  for (const int64_t size : sizes) {
+    Result<std::shared_ptr<std::byte>> piece = memory->take(size);
+    ASSERT_TRUE(piece.is_ok());
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(piece.value().get()) % 256, 0u);
+    pieces.push_back(piece.value());
+  }
+  memory.reset();
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] == 0) continue;
+    pieces[i].get()[0] = static_cast<std::byte>(i);
+    pieces[i].get()[sizes[i] - 1] = static_cast<std::byte>(i);
+  }
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] == 0) continue;
+    EXPECT_EQ(pieces[i].get()[0], static_cast<std::byte>(i));
+    EXPECT_EQ(pieces[i].get()[sizes[i] - 1], static_cast<std::byte>(i));
+  }
+}
+
 TEST_F(LinearTest, EmbeddingGathersTheFilesValues) {
   for (const QuantFormat& quant : kQuantFormats) {
     TestRandom random(9500);
     const FileWeight file = make_file_weight(random, quant.id, 50, 256);
-    Result<Weight> packed = pack_weight(pool_, file.weight);
+    Result<Weight> packed = pack_weight(pool_, memory_, file.weight);
     ASSERT_TRUE(packed.is_ok());
     const std::vector<float> values = dequantize(file);
     const std::vector<int32_t> ids = {49, 0, 17, 17, 31};
