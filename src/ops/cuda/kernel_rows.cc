@@ -13,12 +13,14 @@ bool accepts_any(const Call&) {
 }
 
 constexpr KernelRow<LinearCall> kLinearRows[] = {
+    {"skinny_mma", accepts_skinny_mma, linear_skinny_mma, "decode"},
     {"cublaslt", accepts_cublaslt, linear_cublaslt, "prefill"},
     {"dequantize_cublaslt", accepts_dequantize_cublaslt, linear_dequantize_cublaslt, "prefill"},
     {"any_shape", accepts_any<LinearCall>, linear_any_shape, "any_shape"},
 };
 
 constexpr KernelRow<AttentionCall> kAttentionRows[] = {
+    {"decode_split_kv", accepts_decode_split_kv, attention_decode_split_kv, "decode"},
     {"any_shape", accepts_any<AttentionCall>, attention_any_shape, "any_shape"},
 };
 

@@ -42,6 +42,8 @@ class LinearLibrary {
   LinearLibrary(const LinearLibrary&) = delete;
   LinearLibrary& operator=(const LinearLibrary&) = delete;
 
+  // The first product of a shape times the heuristic's answers (and waits for them), unless its stream is being
+  // captured.
   void matmul(cudaStream_t stream, const MatmulShape& shape, const MatmulArgs& args);
 
   // Every answer of the library's heuristic, best first, for benchmarks; run() runs one of them.
@@ -55,6 +57,9 @@ class LinearLibrary {
 
  private:
   LinearLibrary() = default;
+
+  cublasLtMatmulAlgo_t fastest(cudaStream_t stream, const MatmulShape& shape, const MatmulArgs& args,
+                               const std::vector<cublasLtMatmulAlgo_t>& candidates);
 
   // Shapes of one bucket of num_tokens share an algorithm.
   using Key = std::tuple<int64_t, int64_t, int64_t, DType, DType, bool>;

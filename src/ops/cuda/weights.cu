@@ -55,7 +55,7 @@ __global__ void retile_kernel(uint32_t* out, const uint8_t* cpu_codes, DeviceWei
   const uint8_t* panel_codes = cpu_codes + panel_index * cpu_panel_bytes;
   const auto code_at = [&](int64_t first_k, int reg, int second) {
     const int row = lane / 4 + 8 * (reg % 2);
-    const int64_t k = first_k + lane % 4 * 2 + 8 * (reg / 2) + second;
+    const int64_t k = first_k + lane % 4 * 4 + 2 * (reg / 2) + second;
     if (k >= w.k) return 0;
     const uint8_t* cpu_tile = panel_codes + k / kTileK * (w.panel.code_bits * kTileK * kPanelLanes / 8);
     return read_cpu_code(w.panel, iq4, cpu_tile, row, static_cast<int>(k % kTileK));
@@ -90,6 +90,45 @@ __global__ void dequantize_kernel(T* out, DeviceWeight w, int64_t first_row) {
   const int64_t k = int64_t{blockIdx.y} * blockDim.x + threadIdx.x;
   if (k >= w.k) return;
   out[row * w.k + k] = from_float<T>(load_weight(w, 0, first_row + row, k));
+}
+
+// Integer formats: a warp a tile, whose 512 bytes it loads at once; a thread writes 4 neighbours in k at a time.
+// first_row is a multiple of 16. Grid: x panels, y tiles, 8 a block.
+template <typename T>
+__global__ void dequantize_tiles_kernel(T* out, DeviceWeight w, int64_t first_row, int64_t num_rows) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int tile_k = w.stored_bits == 4 ? 64 : 32;
+  const int64_t tile = int64_t{blockIdx.y} * 8 + threadIdx.x / 32;
+  if (tile * tile_k >= w.k) return;
+  const int64_t panel_index = first_row / kPanelLanes + blockIdx.x;
+  const uint4 loaded =
+      *reinterpret_cast<const uint4*>(w.codes + panel_index * w.panel_code_bytes + tile * kWeightTileBytes + lane * 16);
+  const uint32_t words[4] = {loaded.x, loaded.y, loaded.z, loaded.w};
+  const uint8_t* scales = w.scales + panel_index * w.panel_scale_bytes;
+#pragma unroll
+  for (int step = 0; step < 4; ++step) {
+    const int64_t k = tile * tile_k + step * 16 + lane % 4 * 4;
+    if (step * 16 >= tile_k || k >= w.k) break;
+    const uint8_t* block = scales + k / w.panel.scale_block_size * w.panel.scale_block_bytes;
+    const int group = static_cast<int>(k % w.panel.scale_block_size) / w.panel.group_size;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = lane / 4 + 8 * half;
+      const int64_t target_row = int64_t{blockIdx.x} * kPanelLanes + row;
+      if (target_row >= num_rows) break;
+      const ScaleAndMin scale = load_scale(w.panel, block, row, group);
+      Vector<T, 4> values;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int reg = half + i / 2 * 2;
+        const uint32_t code = w.stored_bits == 4 ? words[step] >> (4 * (reg + i % 2 * 4)) & 15u
+                                                 : words[step % 2 * 2 + reg / 2] >> (8 * (reg % 2 * 2 + i % 2)) & 255u;
+        values.v[i] = from_float<T>(
+            __fadd_rn(__fmul_rn(scale.scale, static_cast<float>(static_cast<int>(code) - w.panel.offset)), scale.min));
+      }
+      *reinterpret_cast<Vector<T, 4>*>(out + target_row * w.k + k) = values;
+    }
+  }
 }
 
 Result<DeviceBuffer> allocate_weight(int64_t num_bytes) {
@@ -182,10 +221,18 @@ void embedding(cudaStream_t stream, const TensorView& y, const Weight& table, co
 void dequantize(cudaStream_t stream, const Weight& packed, const DequantizeArgs& args) {
   if (args.num_rows == 0 || packed.k == 0) return;
   const DeviceWeight w = device_weight(packed);
-  const dim3 grid(static_cast<unsigned>(args.num_rows), static_cast<unsigned>(ceil_div<int64_t>(w.k, kThreads)));
+  const bool has_tiles = w.stored_bits > 0 && args.first_row % kPanelLanes == 0 && is_aligned(args.out, 16);
   dispatch_activation(args.dtype, [&](auto type) {
     using T = decltype(type);
-    dequantize_kernel<T><<<grid, kThreads, 0, stream>>>(static_cast<T*>(args.out), w, args.first_row);
+    if (has_tiles) {
+      const dim3 grid(static_cast<unsigned>(ceil_div<int64_t>(args.num_rows, kPanelLanes)),
+                      static_cast<unsigned>(ceil_div<int64_t>(w.panel_code_bytes / kWeightTileBytes, 8)));
+      dequantize_tiles_kernel<T>
+          <<<grid, kThreads, 0, stream>>>(static_cast<T*>(args.out), w, args.first_row, args.num_rows);
+    } else {
+      const dim3 grid(static_cast<unsigned>(args.num_rows), static_cast<unsigned>(ceil_div<int64_t>(w.k, kThreads)));
+      dequantize_kernel<T><<<grid, kThreads, 0, stream>>>(static_cast<T*>(args.out), w, args.first_row);
+    }
   });
   CUDA_CHECK_LAUNCH();
 }
