@@ -8,13 +8,14 @@
 // Integer formats: a tile is 32 consecutive k of a panel: 8 groups of 4 k; a group is 64 bytes, byte 4 * lane + k % 4,
 // which is what the instructions that multiply bytes and add four neighbours want. Codes are unsigned; the value of
 // code c is scale * (c - offset) + min, with scale and min an output's own for every `group_size` k.
-//   parts[0]: [panel][tile] of code planes: groups whose codes have `code_bits` bits, taken apart so that bytes stay
-//   full:
-//     4-bit plane, 256 bytes: byte j of 64-byte vector v holds group 2v in its low half and group 2v + 1 in its high
-//     half 2-bit plane, 128 bytes: vector v holds groups 4v .. 4v + 3, lowest bits first 1-bit plane,  64 bytes: groups
-//     0 .. 7, lowest bit first 8-bit: the groups themselves, 512 bytes
-//   3 bits are a 2-bit and a 1-bit plane, 5 are 4 and 1, 6 are 4 and 2: low bits first. iq4_* store indices into
-//   kIq4Values; their codes are value + 128.
+//   parts[0]: [panel][tile] of code planes: the groups' codes taken apart so that bytes stay full.
+//     - 4-bit plane, 256 bytes: vector v (64 bytes) holds group 2 v in its low halves and group 2 v + 1 in its high
+//     ones
+//     - 2-bit plane, 128 bytes: vector v holds groups 4 v to 4 v + 3, lowest bits first
+//     - 1-bit plane, 64 bytes: groups 0 to 7, lowest bit first
+//     - 8 bits: the groups themselves, 512 bytes
+//     - 3 bits are a 2-bit and a 1-bit plane, 5 are 4 and 1, 6 are 4 and 2: low bits first. iq4_* store indices into
+//       kIq4Values; their codes are value + 128.
 //   parts[1]: [panel][scale block] of scales, by ScaleKind; a scale block covers `scale_block_size` k.
 #pragma once
 

@@ -32,8 +32,7 @@ struct PackedPanels {
   int64_t k;
 };
 
-// ---- int8
-// ------------------------------------------------------------------------------------------------------------
+// ---- int8 ----------------------------------------------------------------------------------------------------------
 
 // Quantized activations of `T` tokens side by side, so that the numbers used together lie together.
 struct Int8Tile {
@@ -74,8 +73,7 @@ extern const Int8Kernels kScalarInt8Kernels;
 extern const Int8Kernels kAvx2Int8Kernels;
 extern const Int8Kernels kAvx512VnniInt8Kernels;
 
-// ---- f32
-// -------------------------------------------------------------------------------------------------------------
+// ---- f32 -----------------------------------------------------------------------------------------------------------
 
 struct F32Kernels {
   // Tables as those of Int8Kernels.
