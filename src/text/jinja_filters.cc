@@ -29,23 +29,34 @@ Result<Value> abs_filter(Runtime&, const Value& input, const Arguments& argument
   return invalid_argument(std::string("bad operand type for abs(): '") + type_name(input) + "'");
 }
 
-// The text of a number as Python's int() and float() accept it: spaces around, single underscores between digits.
+// The text of a number as Python's int() and float() accept it: spaces around, single underscores between digits,
+// digits of any script.
 std::optional<std::string> clean_number(std::string_view bytes) {
   size_t begin = 0, end = bytes.size();
-  while (begin < end && is_python_space(code_point_at(bytes, begin).value))
+  while (begin < end && is_python_space(code_point_at(bytes, begin).value)) {
     begin += code_point_at(bytes, begin).num_bytes;
-  while (end > begin && is_python_space(code_point_at(bytes, previous_offset(bytes, end)).value))
+  }
+  while (end > begin && is_python_space(code_point_at(bytes, previous_offset(bytes, end)).value)) {
     end = previous_offset(bytes, end);
-  std::string out;
+  }
+  std::string plain;
+  for (size_t i = begin; i < end;) {
+    const CodePoint point = code_point_at(bytes, i);
+    const int digit = decimal_value(point.value);
+    if (digit < 0 && point.value >= 0x80) return std::nullopt;
+    plain.push_back(static_cast<char>(digit >= 0 ? '0' + digit : static_cast<int>(point.value)));
+    i += point.num_bytes;
+  }
   const auto is_alnum = [](char c) {
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
   };
-  for (size_t i = begin; i < end; ++i) {
-    if (bytes[i] == '_') {
-      if (i == begin || i + 1 >= end || !is_alnum(bytes[i - 1]) || !is_alnum(bytes[i + 1])) return std::nullopt;
-      continue;
+  std::string out;
+  for (size_t i = 0; i < plain.size(); ++i) {
+    if (plain[i] != '_') {
+      out.push_back(plain[i]);
+    } else if (i == 0 || i + 1 >= plain.size() || !is_alnum(plain[i - 1]) || !is_alnum(plain[i + 1])) {
+      return std::nullopt;
     }
-    out.push_back(bytes[i]);
   }
   if (out.empty()) return std::nullopt;
   return out;

@@ -108,6 +108,13 @@ bool is_alpha(uint32_t code_point) {
 bool is_decimal(uint32_t code_point) {
   return contains(kDecimal, code_point);
 }
+int decimal_value(uint32_t code_point) {
+  const auto it = std::upper_bound(std::begin(kDecimal), std::end(kDecimal), code_point,
+                                   [](uint32_t value, const Range& range) { return value < range.first; });
+  if (it == std::begin(kDecimal) || code_point > std::prev(it)->last) return -1;
+  return static_cast<int>((code_point - std::prev(it)->first) % 10);  // digits stand in tens that begin with zero
+}
+
 bool is_digit(uint32_t code_point) {
   return contains(kDigit, code_point);
 }

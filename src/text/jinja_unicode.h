@@ -13,6 +13,7 @@ bool is_line_break(uint32_t code_point);    // where str.splitlines() splits ("\
 bool is_printable(uint32_t code_point);
 bool is_alpha(uint32_t code_point);
 bool is_decimal(uint32_t code_point);
+int decimal_value(uint32_t code_point);  // of a decimal digit of any script, or -1
 bool is_digit(uint32_t code_point);
 bool is_numeric(uint32_t code_point);
 bool is_lower(uint32_t code_point);
