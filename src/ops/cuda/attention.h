@@ -12,13 +12,16 @@
 
 namespace quire::cuda {
 
-// A decode block's work: chunk `chunk` of `num_chunks` of a sequence. The chunk size depends on the sequence's own
-// length alone, so a query's bits do not depend on its neighbours.
+// A decode block's work: chunk `chunk` of a sequence, one of `num_chunks` that hold keys it sees. The chunk size
+// depends on the sequence's own length alone, so a query's bits do not depend on its neighbours.
 struct alignas(16) DecodeItem {
   int32_t sequence;
   int32_t chunk;
   int32_t num_chunks;
   int32_t chunk_size;
+  int32_t token;   // row of q
+  int32_t length;  // keys in the KV memory
+  int32_t unused[2];
 };
 
 // A prefill block's work: queries [first_query, first_query + tile) of a sequence.
@@ -69,5 +72,7 @@ void attention(AttentionCall call, std::string_view forced_row = {});
 void attention_any_shape(const AttentionCall& call);
 bool accepts_decode_split_kv(const AttentionCall& call);
 void attention_decode_split_kv(const AttentionCall& call);
+bool accepts_prefill_wgmma(const AttentionCall& call);
+void attention_prefill_wgmma(const AttentionCall& call);
 
 }  // namespace quire::cuda

@@ -36,8 +36,6 @@ struct Args {
   int group_size;  // query heads a KV head
   int num_heads;
   const DecodeItem* items;
-  const int32_t* query_starts;
-  const int32_t* context_lengths;
   const int32_t* page_table;
   int64_t page_table_stride;
   float scale;  // times log2(e), unless there is a soft cap
@@ -60,47 +58,58 @@ struct WarpState {
   float weight[2];        // of the thread's own keys
 };
 
-template <typename T, int D>
-struct Step {
-  uint4 k[D / 32][2];  // of keys g and g + 8: d 32 i + 8t ..
-  uint4 v[D / 64][4];  // of keys 2t, 2t + 1, 2t + 8, 2t + 9: d 64 i + 8g ..
+template <int D>
+struct Keys {
+  uint4 x[D / 32][2];  // of keys g and g + 8: d 32 i + 8t ..
+};
+template <int D>
+struct Values {
+  uint4 x[D / 64][4];  // of keys 2t, 2t + 1, 2t + 8, 2t + 9: d 64 i + 8g ..
 };
 
+// Slots outside of [begin, end) may hold anything, NaN too: they are never read.
 template <typename T, int D>
-__device__ __forceinline__ void load_step(Step<T, D>& step, const T* k, const T* v, int64_t token_stride, int g, int t,
-                                          int begin, int end) {
-  // Slots outside of [begin, end) may hold anything, NaN too: they are never read.
+__device__ __forceinline__ void load_keys(Keys<D>& keys, const T* k, int64_t token_stride, int g, int t, int begin,
+                                          int end) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int key = g + 8 * half;
     const bool is_seen = begin <= key && key < end;
 #pragma unroll
     for (int i = 0; i < D / 32; ++i) {
-      step.k[i][half] = is_seen ? load_once(k + key * token_stride + 32 * i + 8 * t) : uint4{0, 0, 0, 0};
+      keys.x[i][half] = is_seen ? load_once(k + key * token_stride + 32 * i + 8 * t) : uint4{0, 0, 0, 0};
     }
   }
+}
+template <typename T, int D>
+__device__ __forceinline__ void load_values(Values<D>& values, const T* v, int64_t token_stride, int g, int t,
+                                            int begin, int end) {
 #pragma unroll
   for (int part = 0; part < 4; ++part) {
     const int key = 2 * t + part % 2 + part / 2 * 8;
     const bool is_seen = begin <= key && key < end;
 #pragma unroll
     for (int i = 0; i < D / 64; ++i) {
-      step.v[i][part] = is_seen ? load_once(v + key * token_stride + 64 * i + 8 * g) : uint4{0, 0, 0, 0};
+      values.x[i][part] = is_seen ? load_once(v + key * token_stride + 64 * i + 8 * g) : uint4{0, 0, 0, 0};
     }
   }
 }
 
 template <typename T, int D>
-__device__ __forceinline__ void attend_step(WarpState<D>& state, const Step<T, D>& step, const uint32_t (&query)[D / 8],
-                                            float scale, float soft_cap, int g, int begin, int end) {
-  float scores[4] = {};
+__device__ __forceinline__ void score_keys(float (&scores)[4], const Keys<D>& keys, const uint32_t (&query)[D / 8]) {
 #pragma unroll
   for (int i = 0; i < D / 32; ++i) {
-    const uint4& a = step.k[i][0];
-    const uint4& b = step.k[i][1];
+    const uint4& a = keys.x[i][0];
+    const uint4& b = keys.x[i][1];
     mma<T>(scores, {a.x, b.x, a.y, b.y}, query[4 * i], query[4 * i + 1]);
     mma<T>(scores, {a.z, b.z, a.w, b.w}, query[4 * i + 2], query[4 * i + 3]);
   }
+}
+
+// Scores become weights, and the state's sums fit the new maximum.
+template <int D>
+__device__ __forceinline__ void soften(WarpState<D>& state, float (&scores)[4], float scale, float soft_cap, int g,
+                                       int begin, int end) {
   float new_largest[2] = {state.largest[0], state.largest[1]};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -132,8 +141,12 @@ __device__ __forceinline__ void attend_step(WarpState<D>& state, const Step<T, D
     scores[i] = begin <= key && key < end ? exp2f(scores[i] - new_largest[i % 2]) : 0.0f;
     state.weight[i % 2] += scores[i];
   }
-  const uint32_t p0 = transpose_8x8(pack_pair<T>(scores[0], scores[1]));
-  const uint32_t p1 = transpose_8x8(pack_pair<T>(scores[2], scores[3]));
+}
+
+template <typename T, int D>
+__device__ __forceinline__ void add_values(WarpState<D>& state, const float (&weights)[4], const Values<D>& values) {
+  const uint32_t p0 = transpose_8x8(pack_pair<T>(weights[0], weights[1]));
+  const uint32_t p1 = transpose_8x8(pack_pair<T>(weights[2], weights[3]));
   // Rows g of product j are d 8g + j; rows g + 8 are 64 more where D is 128, else 4 more.
 #pragma unroll
   for (int j = 0; j < D / 16; ++j) {
@@ -141,8 +154,8 @@ __device__ __forceinline__ void attend_step(WarpState<D>& state, const Step<T, D
     const int second = D == 128 ? j : j + 4;
     constexpr int kSecondPart = D == 128 ? 1 : 0;
     const auto pair = [&](int part, int element, int low_key) {
-      const uint32_t low = half_of(step.v[part][low_key], element / 2);
-      const uint32_t high = half_of(step.v[part][low_key + 1], element / 2);
+      const uint32_t low = half_of(values.x[part][low_key], element / 2);
+      const uint32_t high = half_of(values.x[part][low_key + 1], element / 2);
       return __byte_perm(low, high, element % 2 == 0 ? 0x5410 : 0x7632);
     };
     mma<T>(state.sums[j],
@@ -158,7 +171,7 @@ __device__ __forceinline__ int d_of(int g, int j, int half) {
 
 template <typename T, int D>
 __global__ void __launch_bounds__(kThreads, 3) decode_kernel(Args args) {
-  __shared__ float shared_sums[kHeads][D];
+  __shared__ float shared_sums[kWarps][kHeads][D];
   __shared__ float shared_largest[kWarps][kHeads];
   __shared__ float shared_weight[kWarps][kHeads];
   __shared__ bool is_last;
@@ -169,8 +182,8 @@ __global__ void __launch_bounds__(kThreads, 3) decode_kernel(Args args) {
   const PagedKv& kv = args.kv;
   const int kv_head = static_cast<int>(blockIdx.x) % kv.num_kv_heads;
   const DecodeItem item = args.items[blockIdx.x / kv.num_kv_heads];
-  const int length = args.context_lengths[item.sequence];
-  const int token = args.query_starts[item.sequence];
+  const int length = item.length;
+  const int token = item.token;
   const int first_head = kv_head * args.group_size;
   const int first_key = args.window > 0 ? max(0, length - args.window) : 0;
   const int chunk_begin = max(item.chunk * item.chunk_size, first_key);
@@ -201,18 +214,50 @@ __global__ void __launch_bounds__(kThreads, 3) decode_kernel(Args args) {
     state.weight[h] = 0;
   }
 
+  // 16 keys at a multiple of 16 stand in one page. The warp's steps are `stride` keys apart; lane i knows the page of
+  // step i, and of the 32 after it once those are reached.
+  constexpr int kStride = kWarps * kKeys;
   const int32_t* pages = args.page_table + item.sequence * args.page_table_stride;
   const int64_t head_offset = kv_head * kv.head_stride;
-  // 16 keys at a multiple of 16 stand in one page.
-  for (int key = chunk_begin / kKeys * kKeys + warp * kKeys; key < chunk_end; key += kWarps * kKeys) {
-    const int64_t offset =
-        pages[key / kv.page_size] * kv.page_stride + head_offset + key % kv.page_size * kv.token_stride;
-    const int begin = chunk_begin - key;
-    const int end = chunk_end - key;
-    Step<T, D> step;
-    load_step<T, D>(step, static_cast<const T*>(kv.k) + offset, static_cast<const T*>(kv.v) + offset, kv.token_stride,
-                    g, t, begin, end);
-    attend_step<T, D>(state, step, query, args.scale, args.soft_cap, g, begin, end);
+  const int warp_begin = chunk_begin / kKeys * kKeys + warp * kKeys;
+  const int num_steps = warp_begin < chunk_end ? (chunk_end - warp_begin + kStride - 1) / kStride : 0;
+  int known_page = 0;
+  const auto offset_of = [&](int step) {
+    const int key = warp_begin + step * kStride;
+    return __shfl_sync(0xffffffffu, known_page, step % 32) * kv.page_stride + head_offset +
+           key % kv.page_size * kv.token_stride;
+  };
+  const auto learn_pages = [&](int step) {
+    const int key = warp_begin + (step + lane) * kStride;
+    known_page = key < chunk_end ? pages[key / kv.page_size] : 0;
+  };
+  Keys<D> keys;
+  Values<D> values;
+  if (num_steps > 0) {
+    learn_pages(0);
+    const int64_t offset = offset_of(0);
+    load_keys<T, D>(keys, static_cast<const T*>(kv.k) + offset, kv.token_stride, g, t, chunk_begin - warp_begin,
+                    chunk_end - warp_begin);
+    load_values<T, D>(values, static_cast<const T*>(kv.v) + offset, kv.token_stride, g, t, chunk_begin - warp_begin,
+                      chunk_end - warp_begin);
+  }
+  for (int step = 0; step < num_steps; ++step) {
+    const int begin = chunk_begin - warp_begin - step * kStride;
+    const int end = chunk_end - warp_begin - step * kStride;
+    const bool has_next = step + 1 < num_steps;
+    if (has_next && (step + 1) % 32 == 0) learn_pages(step + 1);
+    const int64_t next = has_next ? offset_of(step + 1) : 0;
+    // The next keys and values are on their way as soon as their registers are free.
+    float scores[4] = {};
+    score_keys<T, D>(scores, keys, query);
+    if (has_next) {
+      load_keys<T, D>(keys, static_cast<const T*>(kv.k) + next, kv.token_stride, g, t, 0, end - kStride);
+    }
+    soften<D>(state, scores, args.scale, args.soft_cap, g, begin, end);
+    add_values<T, D>(state, scores, values);
+    if (has_next) {
+      load_values<T, D>(values, static_cast<const T*>(kv.v) + next, kv.token_stride, g, t, 0, end - kStride);
+    }
   }
 
   // ---- The block's sums, added warp by warp
@@ -235,20 +280,23 @@ __global__ void __launch_bounds__(kThreads, 3) decode_kernel(Args args) {
     for (int w = 0; w < kWarps; ++w) largest = fmaxf(largest, shared_largest[w][2 * t + h]);
     factor[h] = state.largest[h] == -INFINITY ? (state.weight[h] == 0 ? 0.0f : NAN) : exp2f(state.largest[h] - largest);
   }
-  for (int w = 0; w < kWarps; ++w) {
-    if (warp == w) {
 #pragma unroll
-      for (int j = 0; j < D / 16; ++j) {
+  for (int j = 0; j < D / 16; ++j) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          float& sum = shared_sums[2 * t + i % 2][d_of<D>(g, j, i / 2)];
-          const float own = state.sums[j][i] * factor[i % 2];
-          sum = w == 0 ? own : sum + own;
-        }
-      }
+    for (int i = 0; i < 4; ++i) {
+      shared_sums[warp][2 * t + i % 2][d_of<D>(g, j, i / 2)] = state.sums[j][i] * factor[i % 2];
     }
-    __syncthreads();
   }
+  __syncthreads();
+  const auto block_sum = [&](int head, int d) {
+    float4 sum = *reinterpret_cast<const float4*>(&shared_sums[0][head][d]);
+#pragma unroll
+    for (int w = 1; w < kWarps; ++w) {
+      const float4 part = *reinterpret_cast<const float4*>(&shared_sums[w][head][d]);
+      sum = {sum.x + part.x, sum.y + part.y, sum.z + part.z, sum.w + part.w};
+    }
+    return sum;
+  };
   const auto block_stats = [&](int head, float& largest, float& weight) {
     largest = -INFINITY;
     weight = 0;
@@ -260,13 +308,20 @@ __global__ void __launch_bounds__(kThreads, 3) decode_kernel(Args args) {
   };
   T* out = static_cast<T*>(args.out) + token * args.out_token_stride + first_head * args.out_head_stride;
   constexpr int kQuads = D / 4;
+  const auto store = [&](int head, int d, const float4& sum, float weight) {
+    T* target = out + head * args.out_head_stride + d;
+    const float inverse = weight == 0 ? 0.0f : 1.0f / weight;
+    target[0] = from_float<T>(sum.x * inverse);
+    target[1] = from_float<T>(sum.y * inverse);
+    target[2] = from_float<T>(sum.z * inverse);
+    target[3] = from_float<T>(sum.w * inverse);
+  };
   if (item.num_chunks == 1) {
-    for (int i = static_cast<int>(threadIdx.x); i < args.group_size * D; i += kThreads) {
-      const int head = i / D;
+    for (int i = static_cast<int>(threadIdx.x); i < args.group_size * kQuads; i += kThreads) {
       float largest;
       float weight;
-      block_stats(head, largest, weight);
-      out[head * args.out_head_stride + i % D] = from_float<T>(weight == 0 ? 0.0f : shared_sums[head][i % D] / weight);
+      block_stats(i / kQuads, largest, weight);
+      store(i / kQuads, i % kQuads * 4, block_sum(i / kQuads, i % kQuads * 4), weight);
     }
     return;
   }
@@ -279,8 +334,7 @@ __global__ void __launch_bounds__(kThreads, 3) decode_kernel(Args args) {
   for (int i = static_cast<int>(threadIdx.x); i < args.group_size * kQuads; i += kThreads) {
     const int head = i / kQuads;
     const int64_t slot = (first_slot + chunk_slot) * args.num_heads + first_head + head;
-    reinterpret_cast<float4*>(args.partial_sums + slot * D)[i % kQuads] =
-        reinterpret_cast<const float4*>(shared_sums[head])[i % kQuads];
+    reinterpret_cast<float4*>(args.partial_sums + slot * D)[i % kQuads] = block_sum(head, i % kQuads * 4);
     if (i % kQuads == 0) {
       float largest;
       float weight;
@@ -288,14 +342,17 @@ __global__ void __launch_bounds__(kThreads, 3) decode_kernel(Args args) {
       reinterpret_cast<float2*>(args.partial_stats)[slot] = {largest, weight};
     }
   }
-  __threadfence();
   __syncthreads();
   int32_t* counter = args.counters + int64_t{item.sequence} * kv.num_kv_heads + kv_head;
-  if (threadIdx.x == 0) is_last = atomicAdd(counter, 1) == item.num_chunks - 1;
+  if (threadIdx.x == 0) {
+    // Releases what the block's threads have stored before the barrier, and acquires what other blocks released.
+    int32_t num_done;
+    asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;" : "=r"(num_done) : "l"(counter) : "memory");
+    is_last = num_done == item.num_chunks - 1;
+  }
   __syncthreads();
   if (!is_last) return;
   if (threadIdx.x == 0) *counter = 0;
-  __threadfence();
   for (int i = static_cast<int>(threadIdx.x); i < args.group_size * kQuads; i += kThreads) {
     const int head = i / kQuads;
     const int64_t slot = first_slot * args.num_heads + first_head + head;
@@ -318,12 +375,7 @@ __global__ void __launch_bounds__(kThreads, 3) decode_kernel(Args args) {
       sum.z += part.z * f;
       sum.w += part.w * f;
     }
-    T* target = out + head * args.out_head_stride + i % kQuads * 4;
-    const float inverse = weight == 0 ? 0.0f : 1.0f / weight;
-    target[0] = from_float<T>(sum.x * inverse);
-    target[1] = from_float<T>(sum.y * inverse);
-    target[2] = from_float<T>(sum.z * inverse);
-    target[3] = from_float<T>(sum.w * inverse);
+    store(head, i % kQuads * 4, sum, weight);
   }
 }
 
@@ -364,8 +416,6 @@ void attention_decode_split_kv(const AttentionCall& call) {
                   .group_size = static_cast<int>(call.q.size(1)) / call.kv.num_kv_heads,
                   .num_heads = static_cast<int>(call.q.size(1)),
                   .items = static_cast<const DecodeItem*>(plan.decode_items.data()),
-                  .query_starts = batch.query_starts.data<int32_t>(),
-                  .context_lengths = batch.context_lengths.data<int32_t>(),
                   .page_table = batch.page_table.data<int32_t>(),
                   .page_table_stride = batch.page_table.stride(0),
                   .scale = soft_cap > 0 ? call.params.scale / soft_cap : call.params.scale * kLog2e,

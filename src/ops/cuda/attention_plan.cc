@@ -62,8 +62,15 @@ void plan_attention(cudaStream_t stream, CudaAttentionPlan& plan, const Attentio
       const int first_key = plan.geometry.window > 0 ? std::max(0, length - plan.geometry.window) : 0;
       const int first_chunk = first_key / chunk_size;
       const int num_chunks = ceil_div(length, chunk_size) - first_chunk;
-      for (int chunk = 0; chunk < num_chunks; ++chunk)
-        decode.push_back({s, first_chunk + chunk, num_chunks, chunk_size});
+      for (int chunk = 0; chunk < num_chunks; ++chunk) {
+        decode.push_back({.sequence = s,
+                          .chunk = first_chunk + chunk,
+                          .num_chunks = num_chunks,
+                          .chunk_size = chunk_size,
+                          .token = batch.host_query_starts[i],
+                          .length = length,
+                          .unused = {}});
+      }
     } else if (num_queries > 1) {
       ++plan.num_prefill_sequences;
       for (int query = 0; query < num_queries; query += kPrefillTileRows) prefill.push_back({s, query});

@@ -21,6 +21,7 @@ constexpr KernelRow<LinearCall> kLinearRows[] = {
 
 constexpr KernelRow<AttentionCall> kAttentionRows[] = {
     {"decode_split_kv", accepts_decode_split_kv, attention_decode_split_kv, "decode"},
+    {"prefill_wgmma", accepts_prefill_wgmma, attention_prefill_wgmma, "prefill"},
     {"any_shape", accepts_any<AttentionCall>, attention_any_shape, "any_shape"},
 };
 
