@@ -82,6 +82,59 @@ class UsageTest(unittest.TestCase):
             self.assertIn("config.json", run("inspect", folder, check_code=1).err)
 
 
+class OutputTest(unittest.TestCase):
+    """Results that do not arrive are an error, and messages that do not arrive are none."""
+    MODEL = GOLDENS / "models" / "llama" / "model.gguf"
+
+    def shell(self, command, stdin=b""):
+        return subprocess.run(["bash", "-c", command.replace("quire", f"'{QUIRE}'", 1)], input=stdin, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, timeout=120)
+
+    def test_results_that_cannot_be_written_exit_with_1(self):
+        conversation = b'{"messages": [{"role": "user", "content": "a"}]}\n'
+        with tempfile.NamedTemporaryFile("w", suffix=".jinja") as template:
+            template.write("{{ messages }}")
+            template.flush()
+            for command, stdin in [(f"generate {self.MODEL} --prompt ab --max-tokens 2", b""),
+                                   (f"generate {self.MODEL} --prompt ab --max-tokens 2 --json", b""),
+                                   (f"generate {self.MODEL} --prompt ab --max-tokens 2 --n 2", b""),
+                                   (f"inspect {self.MODEL}", b""),
+                                   (f"tokenize {self.MODEL}", b'"a"\n'),
+                                   (f"render {template.name}", conversation),
+                                   ("--help", b"")]:
+                for place in (">/dev/full", ">&-"):
+                    result = self.shell(f"quire {command} {place}", stdin)
+                    self.assertEqual(result.returncode, 1, command + place)
+                    self.assertIn(b"could not be written", result.stderr)
+
+    def test_messages_that_cannot_be_written_harm_nothing(self):
+        for place in ("2>/dev/full", "2>&-", "2>&- <&-"):
+            result = self.shell(f"quire generate {self.MODEL} --prompt ab --max-tokens 2 {place}")
+            self.assertEqual(result.returncode, 0, place)
+            self.assertTrue(result.stdout)
+            self.assertEqual(self.shell(f"quire generate no/such/model --prompt ab {place}").returncode, 1)
+
+    def test_a_message_shows_whole_characters_of_what_is_wrong(self):
+        for pad in ("", "x", "xx"):
+            lines = [{"prompt": "ab", "temperature": pad + "\u20ac" * 50}, {"prompt": "ab", "logit_bias": {pad + "\u20ac" * 50: 1}}]
+            with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+                file.write("\n".join(json.dumps(line, ensure_ascii=False) for line in lines))
+                file.flush()
+                result = run("generate", self.MODEL, "--prompts", file.name, "--json", check_code=1)
+            for line in json_lines(result.out)[:2]:
+                self.assertIn("\u20ac", line["error"])
+
+    def test_what_is_not_utf8_is_refused(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".jinja") as template:
+            template.write("{{ messages[0].content }}")
+            template.flush()
+            for arguments in (["--prompt", b"a\xff"], ["--prompt", b"\xc3", "--chat"], ["--prompt", "a", "--stop", b"\xff"]):
+                result = subprocess.run([QUIRE, "generate", self.MODEL, "--max-tokens", "1", "--chat-template", template.name,
+                                         *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
+                self.assertIn(result.returncode, (1, 2), arguments)
+                self.assertIn(b"UTF-8", result.stderr)
+
+
 class BadModelFileTest(unittest.TestCase):
     def check_refused(self, content, word):
         with tempfile.TemporaryDirectory() as folder:
@@ -262,6 +315,24 @@ class ChatTest(unittest.TestCase):
         self.assertGreater(replies[1]["usage"]["cached_tokens"], 0)
         self.assertEqual(replies[1]["content"], replies[2]["content"])
         self.assertIn("/nonsense", result.err)
+
+    def test_turns_that_fail_say_so_in_their_place_and_in_the_exit_code(self):
+        result = run("chat", MODEL, "--json", "--temperature", 0, "--max-tokens", 2, "--max-model-len", 128,
+                     stdin="word " * 500 + "\nHi\n", check_code=1)
+        replies = json_lines(result.out)
+        self.assertEqual([list(reply)[0] for reply in replies], ["error", "role"])
+        self.assertIn("context", replies[0]["error"])
+
+    def test_save_keeps_the_old_file_when_it_cannot_write_the_new_one(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "conversation.json"
+            path.write_text("old")
+            limited = ["bash", "-c", 'ulimit -f 0; trap "" XFSZ; exec "$@"', "bash", QUIRE, "chat", MODEL, "--max-tokens", "1"]
+            result = subprocess.run(limited, input=f"Hi\n/save {path}\n".encode(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
+            self.assertIn(b"cannot write", result.stderr)
+            self.assertEqual([(p.name, p.read_text()) for p in pathlib.Path(folder).iterdir()], [("conversation.json", "old")])
+            run("chat", MODEL, "--max-tokens", 1, stdin=f"Hi\n/save {path}\n", check_code=0)
+            self.assertEqual(json.loads(path.read_text())["messages"][0], {"role": "user", "content": "Hi"})
 
     def test_interrupt_stops_an_answer_and_the_conversation_goes_on(self):
         process = subprocess.Popen([QUIRE, "chat", MODEL, "--temperature", "0", "--max-tokens", "2000", "--ignore-eos"],

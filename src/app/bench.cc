@@ -8,6 +8,7 @@
 #include "app/bench_limits.h"
 #include "app/bench_run.h"
 #include "app/command.h"
+#include "app/console.h"
 #include "app/model_session.h"
 #include "app/options.h"
 #include "base/cpu_info.h"
@@ -64,9 +65,9 @@ constexpr const char* kTableRow = "{:>6} {:>7} {:>6} {:>27} {:>7} {:>27} {:>7}\n
 void print_row(const BenchCell& cell, const CellResult& result, const BenchLimits& limits) {
   const auto shown = [](const Spread& s) { return fmt::format("{:.1f} ({:.1f}..{:.1f})", s.median, s.min, s.max); };
   const auto share = [](const Spread& s, double limit) { return fmt::format("{:.0f} %", 100.0 * s.median / limit); };
-  fmt::print(kTableRow, cell.batch_size, cell.prompt_len, cell.gen_len, shown(result.prefill),
-             share(result.prefill, limits.prefill_tok_s), shown(result.decode),
-             share(result.decode, limits.decode_tok_s));
+  print_result(fmt::format(kTableRow, cell.batch_size, cell.prompt_len, cell.gen_len, shown(result.prefill),
+                           share(result.prefill, limits.prefill_tok_s), shown(result.decode),
+                           share(result.decode, limits.decode_tok_s)));
 }
 
 Status run(const BenchOptions& options) {
@@ -86,8 +87,8 @@ Status run(const BenchOptions& options) {
                        session.has_integer_weights && flags.compute == "auto"};
 
   if (!options.is_json) {
-    fmt::print(kTableRow, "batch", "prompt", "gen", "prefill tok/s (min..max)", "limit", "decode tok/s (min..max)",
-               "limit");
+    print_result(fmt::format(kTableRow, "batch", "prompt", "gen", "prefill tok/s (min..max)", "limit",
+                             "decode tok/s (min..max)", "limit"));
   }
   for (const int64_t prompt_len : options.prompt_lens) {
     for (const int64_t gen_len : options.gen_lens) {
@@ -96,11 +97,11 @@ Status run(const BenchOptions& options) {
         ASSIGN_OR_RETURN(const CellResult result, measure_cell(*session.engine, cell, options.repeats));
         const BenchLimits limits = bench_limits(work, cell, machine);
         if (options.is_json) {
-          fmt::print("{}\n", json::serialize(to_json(cell, result, limits)));
+          print_result(json::serialize(to_json(cell, result, limits)) + "\n");
         } else {
           print_row(cell, result, limits);
         }
-        std::fflush(stdout);
+        RETURN_IF_ERROR(check_results());
       }
     }
   }

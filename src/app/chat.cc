@@ -4,10 +4,12 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 
 #include "app/command.h"
+#include "app/console.h"
 #include "app/conversation.h"
 #include "app/model_session.h"
 #include "app/options.h"
@@ -42,6 +44,27 @@ struct ChatOptions {
   bool is_json = false;
 };
 
+// Writes beside the file and renames, so that a full disk does not cost an older conversation of that name. What is
+// no regular file (a pipe, a terminal) is written to directly.
+Status write_whole_file(const std::string& path, const std::string& text) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const bool is_special = fs::exists(path, error) && !fs::is_regular_file(path, error);
+  const std::string target = is_special ? path : path + ".partial";
+  std::ofstream file(target, std::ios::binary);
+  const bool is_open = file.is_open();
+  file << text;
+  file.close();
+  bool is_written = static_cast<bool>(file);
+  if (is_written && !is_special) {
+    fs::rename(target, fs::is_symlink(path, error) ? fs::canonical(path, error) : fs::path(path), error);
+    is_written = !error;
+  }
+  if (is_written) return ok_status();
+  if (is_open && !is_special) fs::remove(target, error);
+  return internal_error("cannot write " + path + ": is there such a folder, and room on its disk?");
+}
+
 class ChatLoop {
  public:
   ChatLoop(const ChatOptions& options, ModelSession& session, Console& console)
@@ -50,7 +73,7 @@ class ChatLoop {
     is_interactive_ = isatty(STDIN_FILENO) == 1;
   }
 
-  void run() {
+  Status run() {
     std::string line;
     while (read_turn(line)) {
       if (line.empty()) continue;
@@ -60,6 +83,9 @@ class ChatLoop {
         show(conversation_.answer(line, on_text(), stopped()));
       }
     }
+    // A person has seen it; a script looks at the exit code.
+    if (is_interactive_ || num_failed_ == 0) return ok_status();
+    return invalid_argument(std::to_string(num_failed_) + " turns could not be answered; the errors stand above");
   }
 
  private:
@@ -67,7 +93,7 @@ class ChatLoop {
   bool read_turn(std::string& turn) {
     turn.clear();
     while (true) {
-      if (is_interactive_) fmt::print(stderr, "{}", turn.empty() ? "> " : "| ");
+      if (is_interactive_) tell(turn.empty() ? "> " : "| ");
       interrupt_count = 0;
       std::string line;
       if (!std::getline(std::cin, line)) {
@@ -77,7 +103,7 @@ class ChatLoop {
         }
         std::cin.clear();
         clearerr(stdin);
-        fmt::print(stderr, "\n(Ctrl-D leaves)\n");
+        tell("\n(Ctrl-D leaves)\n");
         turn.clear();
         continue;
       }
@@ -103,6 +129,9 @@ class ChatLoop {
 
   void show(const Result<Reply>& result) {
     if (!result.is_ok()) {
+      ++num_failed_;
+      if (options_.is_json) print_result(json::serialize(json::object{{"error", result.status().message()}}) + "\n");
+      std::fflush(stdout);
       console_.error(result.status().message());
       return;
     }
@@ -114,7 +143,7 @@ class ChatLoop {
                                 {"usage", json::object{{"prompt_tokens", reply.num_prompt_tokens},
                                                        {"completion_tokens", reply.num_completion_tokens},
                                                        {"cached_tokens", reply.num_cached_tokens}}}};
-      fmt::print("{}\n", json::serialize(object));
+      print_result(json::serialize(object) + "\n");
     } else {
       std::fputc('\n', stdout);
     }
@@ -140,7 +169,7 @@ class ChatLoop {
       save(argument);
     } else {
       if (name != "/help") console_.error("there is no command " + name);
-      fmt::print(stderr, "{}", kHelp);
+      tell(kHelp);
     }
   }
 
@@ -149,11 +178,9 @@ class ChatLoop {
       console_.error("say where to: /save FILE");
       return;
     }
-    std::ofstream file(path, std::ios::binary);
-    file << json::serialize(conversation_.to_json()) << '\n';
-    file.close();
-    if (!file) {
-      console_.error("cannot write " + path);
+    const Status status = write_whole_file(path, json::serialize(conversation_.to_json()) + "\n");
+    if (!status.is_ok()) {
+      console_.error(status.message());
     } else {
       console_.info("Saved to " + path);
     }
@@ -163,6 +190,7 @@ class ChatLoop {
   Console& console_;
   Conversation conversation_;
   bool is_interactive_ = false;
+  int64_t num_failed_ = 0;  // turns
 };
 
 Status run(const ChatOptions& options) {
@@ -178,8 +206,7 @@ Status run(const ChatOptions& options) {
   action.sa_handler = on_interrupt;
   sigaction(SIGINT, &action, nullptr);
   console.info("Type a message. /help lists the commands, Ctrl-C stops an answer, Ctrl-D leaves.");
-  ChatLoop(options, session, console).run();
-  return ok_status();
+  return ChatLoop(options, session, console).run();
 }
 
 }  // namespace

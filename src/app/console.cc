@@ -7,11 +7,25 @@
 
 namespace quire::app {
 
+void tell(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stderr);
+}
+
+void print_result(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+}
+
+Status check_results() {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return ok_status();
+  return internal_error(
+      "the results could not be written to standard output, or not all of them: it is closed, or its disk is full");
+}
+
 Console::Console(LogLevel level) : level_(level), is_terminal_(isatty(STDERR_FILENO) == 1) {}
 
 void Console::print_line(const std::string& line) {
   end_progress();
-  std::fprintf(stderr, "%s\n", line.c_str());
+  tell(line + "\n");
 }
 
 void Console::info(const std::string& message) {
@@ -32,9 +46,9 @@ void Console::progress(const std::string& what, int64_t num_bytes_done, int64_t 
   if (num_bytes_done < num_bytes_total && now - last_progress_ < std::chrono::milliseconds(100)) return;
   last_progress_ = now;
   constexpr double kMegabyte = 1e6;
-  fmt::print(stderr, "\r{}: {:3.0f} %, {:.0f} of {:.0f} MB\x1b[K", what,
-             100.0 * static_cast<double>(num_bytes_done) / static_cast<double>(num_bytes_total),
-             static_cast<double>(num_bytes_done) / kMegabyte, static_cast<double>(num_bytes_total) / kMegabyte);
+  tell(fmt::format("\r{}: {:3.0f} %, {:.0f} of {:.0f} MB\x1b[K", what,
+                   100.0 * static_cast<double>(num_bytes_done) / static_cast<double>(num_bytes_total),
+                   static_cast<double>(num_bytes_done) / kMegabyte, static_cast<double>(num_bytes_total) / kMegabyte));
   std::fflush(stderr);
   has_open_line_ = true;
 }

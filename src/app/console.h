@@ -1,14 +1,25 @@
 // What commands tell people, on stderr: messages by level, and a progress line that rewrites itself on a terminal.
-// Results go to stdout and are not the business of this file. Used on the main thread.
+// Results go to stdout by print_result. Used on the main thread.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <string>
 
+#include "base/status.h"
+
 namespace quire::app {
 
 enum class LogLevel : uint8_t { kInfo, kWarning, kError };
+
+// Writes to stderr. One that is closed or full keeps what it was to tell, and nothing else happens.
+void tell(const std::string& text);
+
+// Writes to stdout. What goes wrong is found by check_results, so that a full disk is not taken for success.
+void print_result(const std::string& text);
+
+// Writes out what stdout still holds, and says whether all of it has arrived.
+Status check_results();
 
 class Console {
  public:

@@ -10,6 +10,7 @@
 
 #include "app/answer.h"
 #include "app/command.h"
+#include "app/console.h"
 #include "app/model_session.h"
 #include "app/options.h"
 #include "app/prompt_batch.h"
@@ -82,7 +83,8 @@ class Printer {
       std::fputc('\n', stdout);
     } else {
       for (const AnswerChoice& choice : answer.choices()) {
-        fmt::print("--- prompt {}, choice {}\n{}\n", index, &choice - answer.choices().data(), choice.text);
+        print_result(
+            fmt::format("--- prompt {}, choice {}\n{}\n", index, &choice - answer.choices().data(), choice.text));
       }
     }
     std::fflush(stdout);
@@ -106,11 +108,11 @@ class Printer {
                                                             {"load_s", load_seconds}}}});
       return;
     }
-    fmt::print(stderr,
-               "{} prompt tokens ({} cached), {} generated; prefill {:.1f} tok/s, decode {:.1f} tok/s; {} of {} KV "
-               "pages used\n",
-               stats.num_prefill_tokens + stats.num_cached_tokens, stats.num_cached_tokens, stats.num_generated_tokens,
-               prefill, decode, stats.num_pages_used_peak, stats.num_pages);
+    tell(fmt::format(
+        "{} prompt tokens ({} cached), {} generated; prefill {:.1f} tok/s, decode {:.1f} tok/s; {} of {} KV "
+        "pages used\n",
+        stats.num_prefill_tokens + stats.num_cached_tokens, stats.num_cached_tokens, stats.num_generated_tokens,
+        prefill, decode, stats.num_pages_used_peak, stats.num_pages));
   }
 
  private:
@@ -180,6 +182,7 @@ Status run(const GenerateOptions& options) {
   while (session.engine->has_work()) {
     RETURN_IF_ERROR(session.engine->step());
     print_finished();
+    RETURN_IF_ERROR(check_results());  // nobody should wait for answers that go nowhere
   }
   printer.print_summary(session.engine->stats(), session.load_seconds);
   if (num_failed > 0) {

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "app/command.h"
+#include "app/console.h"
 #include "app/model_path.h"
 #include "app/model_session.h"
 #include "app/options.h"
@@ -112,13 +113,13 @@ void print_lines(const json::object& object, int indent) {
     std::string name(key);
     if (indent == 0) std::replace(name.begin(), name.end(), '_', ' ');
     if (value.is_object()) {
-      fmt::print("{:{}}{}\n", "", indent, name);
+      print_result(fmt::format("{:{}}{}\n", "", indent, name));
       print_lines(value.get_object(), indent + 2);
     } else {
       const bool is_bytes = key.find("bytes") != std::string_view::npos && value.is_int64();
       std::string text = value.is_string() ? std::string(value.get_string()) : json::serialize(value);
       if (is_bytes && value.get_int64() >= 1 << 20) text += " (" + format_bytes(value.get_int64()) + ")";
-      fmt::print("{:{}}{:<36}{}\n", "", indent, name, text);
+      print_result(fmt::format("{:{}}{:<36}{}\n", "", indent, name, text));
     }
   }
 }
@@ -141,7 +142,7 @@ Status run(const InspectOptions& options) {
       {"chat_template", describe_template(checkpoint)},
       {"memory", describe_memory(parsed.config, parse_dtype(options.kv_cache_dtype), num_bytes)}};
   if (options.is_json) {
-    fmt::print("{}\n", json::serialize(description));
+    print_result(json::serialize(description) + "\n");
   } else {
     print_lines(description, 0);
   }

@@ -27,7 +27,7 @@ Status map_json_lines(const std::function<Result<json::value>(const json::value&
   int64_t num_lines = 0;
   int64_t num_failed = 0;
   std::string line;
-  while (std::getline(std::cin, line)) {
+  while (std::ferror(stdout) == 0 && std::getline(std::cin, line)) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     ++num_lines;
     Result<json::value> result = parse_line(line);

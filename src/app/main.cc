@@ -1,9 +1,12 @@
 // The quire program: finds the subcommand, parses its options, runs it, and turns its Status into a message and an exit
 // code.
+#include <fcntl.h>
+
 #include <cstdio>
 #include <exception>
 
 #include "app/command.h"
+#include "app/console.h"
 
 namespace quire::app {
 namespace {
@@ -18,7 +21,22 @@ constexpr Command kCommands[] = {
     {"bench", "Measure prefill and decode", declare_bench},
 };
 
+// A program may be started with standard streams closed. The next file to be opened would take their place, and the
+// results would go into it. What is opened here instead refuses to be read or written.
+void hold_standard_streams() {
+  for (int stream = 0; stream <= 2; ++stream) {
+    if (::fcntl(stream, F_GETFD) != -1) continue;
+    if (::open("/dev/null", stream == 0 ? O_WRONLY : O_RDONLY) != stream) return;
+  }
+}
+
+int fail(const Status& status) {
+  tell("quire: " + status.message() + "\n");
+  return kExitWorldWrong;
+}
+
 int run(int argc, char** argv) {
+  hold_standard_streams();
   CLI::App parser{"Quire serves large language models from one binary, on CPUs and NVIDIA GPUs.", "quire"};
   parser.require_subcommand(1);
   parser.set_version_flag("--version", QUIRE_VERSION);
@@ -36,16 +54,18 @@ int run(int argc, char** argv) {
   try {
     parser.parse(argc, argv);
   } catch (const CLI::Success& request) {  // --help, --version
-    return parser.exit(request);
+    parser.exit(request);
+    const Status told = check_results();
+    return told.is_ok() ? kExitDone : fail(told);
   } catch (const CLI::ParseError& error) {
     std::fprintf(stderr, "quire: %s\nRun `quire --help` or `quire COMMAND --help` for the options.\n", error.what());
     return kExitUsage;
   }
 
   const Status status = body();
-  if (status.is_ok()) return kExitDone;
-  std::fprintf(stderr, "quire: %s\n", status.message().c_str());
-  return kExitWorldWrong;
+  if (!status.is_ok()) return fail(status);
+  const Status results = check_results();
+  return results.is_ok() ? kExitDone : fail(results);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <boost/json.hpp>
 
 #include "app/command.h"
+#include "app/console.h"
 #include "app/model_path.h"
 #include "app/options.h"
 #include "engine/memory_plan.h"
@@ -17,17 +18,18 @@ Status run(bool is_json) {
   const std::vector<CachedModel> models = list_cached_models(environment.cache_folder);
   for (const CachedModel& model : models) {
     if (is_json) {
-      fmt::print("{}\n", boost::json::serialize(boost::json::object{
-                             {"name", model.name}, {"path", model.path.string()}, {"bytes", model.num_bytes}}));
+      print_result(
+          fmt::format("{}\n", boost::json::serialize(boost::json::object{
+                                  {"name", model.name}, {"path", model.path.string()}, {"bytes", model.num_bytes}})));
     } else {
-      fmt::print("{:<40} {:>12}  {}\n", model.name, format_bytes(model.num_bytes), model.path.string());
+      print_result(fmt::format("{:<40} {:>12}  {}\n", model.name, format_bytes(model.num_bytes), model.path.string()));
     }
   }
   if (models.empty()) {
-    fmt::print(stderr,
-               "No models in {}. `make model` fetches the default one; GGUF files and Hugging Face folders put there "
-               "are found.\n",
-               environment.cache_folder.string());
+    tell(fmt::format(
+        "No models in {}. `make model` fetches the default one; GGUF files and Hugging Face folders put there "
+        "are found.\n",
+        environment.cache_folder.string()));
   }
   return ok_status();
 }

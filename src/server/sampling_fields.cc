@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "text/utf8.h"
+
 namespace quire {
 
 namespace json = boost::json;
@@ -13,11 +15,18 @@ namespace {
 constexpr int64_t kMaxStopStrings = 64;
 constexpr size_t kMaxStopBytes = 4096;
 
+// The first bytes of a text, without a character of which only a part would be left.
+std::string shorten(const std::string& text, size_t num_bytes) {
+  if (text.size() <= num_bytes) return text;
+  const auto is_continuation = [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0) == 0x80; };
+  while (num_bytes > 0 && is_continuation(text[num_bytes])) --num_bytes;
+  return text.substr(0, num_bytes);
+}
+
 std::string shown(const json::value& value) {
-  std::string text = json::serialize(value);
+  const std::string text = json::serialize(value);
   constexpr size_t kLongest = 60;
-  if (text.size() > kLongest) text = text.substr(0, kLongest) + "...";
-  return text;
+  return text.size() > kLongest ? shorten(text, kLongest) + "..." : text;
 }
 
 Status wrong(std::string_view name, std::string_view wanted, const json::value& value) {
@@ -94,10 +103,12 @@ Status set_token_ids(std::vector<int32_t>& target, std::string_view name, const 
 
 Status set_stop(SamplingOptions& options, const json::value& value) {
   const auto add = [&](const json::value& item) {
-    if (!item.is_string() || item.get_string().empty() || item.get_string().size() > kMaxStopBytes) {
-      return wrong("stop",
-                   "a string or a list of strings, none empty or over " + std::to_string(kMaxStopBytes) + " bytes",
-                   value);
+    if (!item.is_string() || item.get_string().empty() || item.get_string().size() > kMaxStopBytes ||
+        !is_valid_utf8(item.get_string())) {
+      return wrong(
+          "stop",
+          "a string or a list of strings, none empty, not UTF-8 or over " + std::to_string(kMaxStopBytes) + " bytes",
+          value);
     }
     options.stop.emplace_back(item.get_string());
     return ok_status();
@@ -121,7 +132,7 @@ Status set_logit_bias(SamplingOptions& options, const json::value& value) {
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
     double number = 0;
     if (error != std::errc() || end != key.data() + key.size() || id < 0) {
-      return invalid_argument("logit_bias has the key '" + std::string(key.substr(0, 40)) +
+      return invalid_argument("logit_bias has the key '" + shorten(std::string(key), 40) +
                               "', which is not a token id");
     }
     if (!read_number(bias, number) || std::abs(number) > 100) {

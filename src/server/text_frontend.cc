@@ -2,14 +2,24 @@
 
 #include <ctime>
 
+#include "text/utf8.h"
+
 namespace quire {
 
 namespace json = boost::json;
 
 namespace {
 
+// What is not text has no tokens of its own: an answer to something else would be worse than none.
+Status check_utf8(std::string_view text) {
+  if (is_valid_utf8(text)) return ok_status();
+  return invalid_argument("the prompt is not UTF-8: convert it first (iconv -f ITS_ENCODING -t UTF-8)");
+}
+
 Result<jinja::Value> to_template_value(const json::value& value) {
-  return jinja::from_json(json::serialize(value));
+  const std::string text = json::serialize(value);
+  RETURN_IF_ERROR(check_utf8(text));
+  return jinja::from_json(text);
 }
 
 }  // namespace
@@ -34,6 +44,7 @@ Result<std::unique_ptr<TextFrontend>> TextFrontend::create(std::unique_ptr<Token
 }
 
 Result<std::vector<int32_t>> TextFrontend::encode_text(std::string_view text) const {
+  RETURN_IF_ERROR(check_utf8(text));
   return tokenizer_->encode(text);
 }
 
