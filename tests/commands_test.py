@@ -124,6 +124,30 @@ class OutputTest(unittest.TestCase):
             for line in json_lines(result.out)[:2]:
                 self.assertIn("\u20ac", line["error"])
 
+    def test_input_without_end_takes_bounded_memory(self):
+        long_line = "head -c 70000000 /dev/zero | tr '\\\\0' a"
+        result = self.shell(f"ulimit -v 4000000; ({long_line}; echo; echo '\"a\"') | quire tokenize {self.MODEL}")
+        self.assertEqual(result.returncode, 1, result.stderr)
+        lines = json_lines(result.stdout.decode())
+        self.assertIn("64 MiB", lines[0]["error"])
+        self.assertIsInstance(lines[1], list)
+        result = self.shell(f"quire generate {self.MODEL} --prompt-file /dev/zero")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn(b"64 MiB", result.stderr)
+
+    def test_bench_measures_no_batch_that_does_not_run_whole(self):
+        bench = ("bench", self.MODEL, "--repeats", 1, "--json", "--prompt-lens")
+        self.assertIn("context", run(*bench, 100, "--gen-lens", 40, check_code=1).err)  # of 128 tokens
+        self.assertIn("--kv-cache-memory", run(*bench, 60, "--gen-lens", 60, "--batch-sizes", 2, "--kv-cache-memory", "40KiB", check_code=1).err)
+
+    def test_any_file_name_is_listed_as_json(self):
+        with tempfile.TemporaryDirectory() as folder:
+            pathlib.Path(os.fsdecode(os.fsencode(folder) + b"/a\xff.gguf")).write_text("x")
+            (pathlib.Path(folder) / "nowhere.gguf").symlink_to("no-such-file")
+            lines = json_lines(subprocess.run([QUIRE, "models", "--json"], env={"QUIRE_CACHE": folder}, stdout=subprocess.PIPE,
+                                              check=True, timeout=120).stdout.decode())
+            self.assertEqual([(line["name"], line["bytes"]) for line in lines], [("a\ufffd", 1)])
+
     def test_what_is_not_utf8_is_refused(self):
         with tempfile.NamedTemporaryFile("w", suffix=".jinja") as template:
             template.write("{{ messages[0].content }}")

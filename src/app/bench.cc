@@ -9,6 +9,7 @@
 #include "app/bench_run.h"
 #include "app/command.h"
 #include "app/console.h"
+#include "app/json_lines.h"
 #include "app/model_session.h"
 #include "app/options.h"
 #include "base/cpu_info.h"
@@ -97,7 +98,7 @@ Status run(const BenchOptions& options) {
         ASSIGN_OR_RETURN(const CellResult result, measure_cell(*session.engine, cell, options.repeats));
         const BenchLimits limits = bench_limits(work, cell, machine);
         if (options.is_json) {
-          print_result(json::serialize(to_json(cell, result, limits)) + "\n");
+          print_json_line(to_json(cell, result, limits));
         } else {
           print_row(cell, result, limits);
         }

@@ -77,7 +77,17 @@ Result<BenchTimes> run_bench_cell(Engine& engine, const BenchCell& cell, uint64_
   RETURN_IF_ERROR(sink->error());
   times.prefill_tok_s = static_cast<double>(cell.batch_size * cell.prompt_len) / seconds_since(begin);
 
-  // Decode: once all have begun, gen_len steps.
+  // Decode: once all have begun, gen_len steps. The first to begin may be num_prefill_steps tokens ahead by then.
+  if (const int64_t longest = cell.prompt_len + num_prefill_steps + cell.gen_len;
+      longest > engine.limits().max_model_len) {
+    return invalid_argument("a batch of " + std::to_string(cell.batch_size) + " with " +
+                            std::to_string(cell.prompt_len) + " prompt tokens and " + std::to_string(cell.gen_len) +
+                            " generated ones takes up to " + std::to_string(longest) +
+                            " tokens a sequence, those generated while the last prompts are read included, but the "
+                            "context is " +
+                            std::to_string(engine.limits().max_model_len) +
+                            ": lower --prompt-lens or --gen-lens, or raise --kv-cache-memory");
+  }
   engine.clear_prefix_cache();
   sink = std::make_shared<CountingSink>();
   ASSIGN_OR_RETURN(ids, submit(engine, cell, cell.gen_len + num_prefill_steps + 1, seed + 1, sink));
@@ -91,7 +101,13 @@ Result<BenchTimes> run_bench_cell(Engine& engine, const BenchCell& cell, uint64_
   const int64_t num_tokens_before = sink->num_tokens();
   begin = Clock::now();
   for (int64_t i = 0; i < cell.gen_len; ++i) RETURN_IF_ERROR(engine.step());
-  times.decode_tok_s = static_cast<double>(sink->num_tokens() - num_tokens_before) / seconds_since(begin);
+  const double decode_seconds = seconds_since(begin);
+  if (engine.stats().num_preemptions > 0) {
+    return resource_exhausted(
+        "the KV pages ran out, so that sequences gave way while being measured: raise --kv-cache-memory, or lower "
+        "--batch-sizes or the lengths");
+  }
+  times.decode_tok_s = static_cast<double>(sink->num_tokens() - num_tokens_before) / decode_seconds;
   RETURN_IF_ERROR(sink->error());
 
   for (const RequestId id : ids) engine.abort(id);

@@ -11,6 +11,7 @@
 #include "app/command.h"
 #include "app/console.h"
 #include "app/conversation.h"
+#include "app/json_lines.h"
 #include "app/model_session.h"
 #include "app/options.h"
 #include "app/sampling_flags.h"
@@ -130,7 +131,7 @@ class ChatLoop {
   void show(const Result<Reply>& result) {
     if (!result.is_ok()) {
       ++num_failed_;
-      if (options_.is_json) print_result(json::serialize(json::object{{"error", result.status().message()}}) + "\n");
+      if (options_.is_json) print_json_line(json::object{{"error", result.status().message()}});
       std::fflush(stdout);
       console_.error(result.status().message());
       return;
@@ -143,7 +144,7 @@ class ChatLoop {
                                 {"usage", json::object{{"prompt_tokens", reply.num_prompt_tokens},
                                                        {"completion_tokens", reply.num_completion_tokens},
                                                        {"cached_tokens", reply.num_cached_tokens}}}};
-      print_result(json::serialize(object) + "\n");
+      print_json_line(object);
     } else {
       std::fputc('\n', stdout);
     }

@@ -11,6 +11,7 @@
 #include "app/answer.h"
 #include "app/command.h"
 #include "app/console.h"
+#include "app/json_lines.h"
 #include "app/model_session.h"
 #include "app/options.h"
 #include "app/prompt_batch.h"
@@ -37,7 +38,11 @@ struct GenerateOptions {
 };
 
 Result<std::string> read_all(std::istream& stream, const std::string& name) {
-  std::string text{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+  std::string text;
+  for (auto byte = std::istreambuf_iterator<char>(stream); byte != std::istreambuf_iterator<char>(); ++byte) {
+    if (text.size() == kMaxInputBytes) return invalid_argument(name + " has more than 64 MiB: no context takes that");
+    text.push_back(*byte);
+  }
   if (stream.bad()) return internal_error("reading " + name + " failed");
   return text;
 }
@@ -54,13 +59,6 @@ Result<std::string> read_prompt(const GenerateOptions& options) {
         "there is no prompt: give --prompt TEXT, --prompt-file FILE or --prompts FILE.jsonl, or pipe one in");
   }
   return read_all(std::cin, "standard input");
-}
-
-void print_json_line(const json::value& value) {
-  const std::string line = json::serialize(value);
-  std::fwrite(line.data(), 1, line.size(), stdout);
-  std::fputc('\n', stdout);
-  std::fflush(stdout);
 }
 
 // Where results go: JSON lines in input order, text that streams (one choice), or whole texts one after another.

@@ -6,6 +6,7 @@
 
 #include "app/command.h"
 #include "app/console.h"
+#include "app/json_lines.h"
 #include "app/model_path.h"
 #include "app/model_session.h"
 #include "app/options.h"
@@ -142,7 +143,7 @@ Status run(const InspectOptions& options) {
       {"chat_template", describe_template(checkpoint)},
       {"memory", describe_memory(parsed.config, parse_dtype(options.kv_cache_dtype), num_bytes)}};
   if (options.is_json) {
-    print_result(json::serialize(description) + "\n");
+    print_json_line(description);
   } else {
     print_lines(description, 0);
   }

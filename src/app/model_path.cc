@@ -50,6 +50,7 @@ std::vector<CachedModel> list_cached_models(const fs::path& folder) {
     if (path.extension() != ".gguf") continue;
     const SplitName name = parse_split_name(path.stem().string());
     const int64_t num_bytes = static_cast<int64_t>(entry.file_size(error));
+    if (error) continue;  // a link to nowhere
     const auto known =
         std::find_if(models.begin(), models.end(), [&](const CachedModel& m) { return m.name == name.base; });
     if (known == models.end()) {

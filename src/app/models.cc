@@ -5,6 +5,7 @@
 
 #include "app/command.h"
 #include "app/console.h"
+#include "app/json_lines.h"
 #include "app/model_path.h"
 #include "app/options.h"
 #include "engine/memory_plan.h"
@@ -18,9 +19,8 @@ Status run(bool is_json) {
   const std::vector<CachedModel> models = list_cached_models(environment.cache_folder);
   for (const CachedModel& model : models) {
     if (is_json) {
-      print_result(
-          fmt::format("{}\n", boost::json::serialize(boost::json::object{
-                                  {"name", model.name}, {"path", model.path.string()}, {"bytes", model.num_bytes}})));
+      print_json_line(
+          boost::json::object{{"name", model.name}, {"path", model.path.string()}, {"bytes", model.num_bytes}});
     } else {
       print_result(fmt::format("{:<40} {:>12}  {}\n", model.name, format_bytes(model.num_bytes), model.path.string()));
     }

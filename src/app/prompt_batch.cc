@@ -3,14 +3,15 @@
 #include <fstream>
 #include <limits>
 
+#include "app/json_lines.h"
+
 namespace quire::app {
 
 namespace json = boost::json;
 
 namespace {
 
-// A line of a batch is one request: megabytes of text at most, and shallow.
-constexpr size_t kMaxLineBytes = 64 << 20;
+// A line of a batch is one request, and shallow.
 constexpr size_t kMaxJsonDepth = 64;
 
 json::object user_turn(const std::string& prompt) {
@@ -89,10 +90,11 @@ Result<std::vector<BatchPrompt>> read_prompts(const TextFrontend& text, const st
   if (!file) return not_found("cannot open the prompts file " + path);
   std::vector<BatchPrompt> prompts;
   std::string line;
-  for (int64_t number = 1; std::getline(file, line); ++number) {
+  bool is_too_long = false;
+  for (int64_t number = 1; read_line(file, line, is_too_long); ++number) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     BatchPrompt prompt;
-    if (line.size() > kMaxLineBytes) {
+    if (is_too_long) {
       prompt.status = invalid_argument("the line is longer than 64 MiB");
     } else {
       prompt = parse_line(text, line, is_chat, defaults);

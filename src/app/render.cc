@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "app/command.h"
+#include "app/json_lines.h"
 #include "app/model_path.h"
 #include "app/model_session.h"
 #include "app/options.h"
@@ -61,9 +62,11 @@ Status run(const RenderOptions& options) {
 
   int64_t num_failed = 0;
   std::string line;
-  while (std::getline(std::cin, line)) {
+  bool is_too_long = false;
+  while (std::ferror(stdout) == 0 && read_line(std::cin, line, is_too_long)) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
-    const std::string output = render_json_line(*chat_template, line, defaults);
+    const std::string output = is_too_long ? R"({"error": "the line is longer than 64 MiB"})"
+                                           : render_json_line(*chat_template, line, defaults);
     if (output.starts_with('{')) ++num_failed;
     std::cout << output << '\n';
     if (std::cin.rdbuf()->in_avail() <= 0) std::cout.flush();
