@@ -135,6 +135,7 @@ Result<std::unique_ptr<TextFrontend>> open_text_frontend(const Checkpoint& check
 
 Result<ModelSession> open_model_session(const EngineFlags& flags, Console& console) {
   const auto begin = std::chrono::steady_clock::now();
+  RETURN_IF_ERROR(check_supported(flags));
   ASSIGN_OR_RETURN(const std::filesystem::path path, resolve_model(flags.model, read_environment().cache_folder));
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_checkpoint(path.string()));
 

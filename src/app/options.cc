@@ -42,6 +42,28 @@ int64_t parse_memory_size(const std::string& text) {
                              "' is not a size of memory: write a number and a unit, such as 512MiB, 2GiB or 1.5GB");
 }
 
+Status check_supported(const EngineFlags& flags) {
+  if (flags.dtype == "f16" || flags.dtype == "bf16") {
+    return unimplemented("--dtype " + flags.dtype +
+                         " is not supported yet: activations are float; leave --dtype out, and use --kv-cache-dtype "
+                         "to halve the KV cache");
+  }
+  if (flags.preemption == "swap" || flags.swap_space_bytes > 0) {
+    return unimplemented(
+        "swapping pages out (--preemption swap, --swap-space over 0) is not supported yet: use --preemption recompute");
+  }
+  if (flags.load_format == "dummy") {
+    return unimplemented(
+        "--load-format dummy is not supported yet: make a file of random weights with another tool, or give a model "
+        "that has weights");
+  }
+  if (flags.quantization != "none") {
+    return unimplemented("--quantization " + flags.quantization +
+                         " is not supported yet: quantizing while loading; give a GGUF file that is quantized already");
+  }
+  return ok_status();
+}
+
 void add_model_argument(CLI::App& parser, std::string& model) {
   parser.add_option("MODEL", model, "A GGUF file, a Hugging Face folder, or a name from `quire models`")->required();
 }
@@ -68,6 +90,8 @@ void add_engine_flags(CLI::App& parser, EngineFlags& flags) {
       ->check(CLI::IsMember({"auto", "reference", "cpu", "cuda"}));
   option("--compute", flags.compute, "auto: 8-bit activations for integer weights; f32: float throughout")
       ->check(CLI::IsMember({"auto", "f32"}));
+  option("--dtype", flags.dtype, "Activations between layers: auto or f32 (the same on the CPU); not yet: f16, bf16")
+      ->check(CLI::IsMember({"auto", "f32", "f16", "bf16"}));
   option("--kv-cache-dtype", flags.kv_cache_dtype,
          "KV cache: auto (f32 under --compute f32, else f16), f32, f16 or bf16")
       ->check(CLI::IsMember({"auto", "f32", "f16", "bf16"}));
@@ -82,6 +106,14 @@ void add_engine_flags(CLI::App& parser, EngineFlags& flags) {
   option("--gpu-memory-utilization", flags.memory_utilization,
          "Share of the device's memory that may be used, weights included; 0: the engine's default")
       ->check(CLI::Range(0.0, 1.0));
+  parser
+      .add_option_function<std::string>(
+          "--swap-space", [&flags](const std::string& text) { flags.swap_space_bytes = parse_memory_size(text); },
+          "Memory for pages of sequences that had to give way; only 0 yet: they are computed again")
+      ->group(group);
+  option("--preemption", flags.preemption,
+         "When pages run out, the newest sequence gives way and is computed again (auto, recompute); not yet: swap")
+      ->check(CLI::IsMember({"auto", "recompute", "swap"}));
   option("--max-num-seqs", flags.max_num_seqs, "Sequences that may run at once; 0: the engine's default")
       ->check(CLI::Range(0, 65536));
   option("--max-num-batched-tokens", flags.max_num_batched_tokens, "Tokens in one step; 0: the engine's default")
@@ -90,6 +122,13 @@ void add_engine_flags(CLI::App& parser, EngineFlags& flags) {
       ->check(CLI::Range(0, 1 << 24));
   option("--chat-template", flags.chat_template_file, "A Jinja file to use instead of the model's own template")
       ->check(CLI::ExistingFile);
+  option("--load-format", flags.load_format, "Weights: auto, those of the files; not yet: dummy, random ones")
+      ->check(CLI::IsMember({"auto", "dummy"}));
+  option("--quantization", flags.quantization,
+         "Weights: none, as the files hold them; not yet: a format to quantize to while loading");
+  option("--sameness", flags.sameness,
+         "Answers that depend on no neighbour: auto, strict or off; the CPU always keeps strict, at no cost")
+      ->check(CLI::IsMember({"auto", "strict", "off"}));
   parser.add_flag("--no-prefix-cache", flags.is_prefix_cache_off, "Do not share pages between equal prefixes")
       ->group(group);
   parser.add_option("--kernel", flags.kernels, "Force a kernel row: op=row; may be given again")

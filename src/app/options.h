@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "base/status.h"
+
 namespace quire::app {
 
 struct Environment {
@@ -25,6 +27,7 @@ struct EngineFlags {
   std::string device = "auto";
   std::string backend = "auto";
   std::string compute = "auto";
+  std::string dtype = "auto";  // of activations between layers; float on the CPU under either name
   std::string kv_cache_dtype = "auto";
   int page_size = 16;
   int64_t kv_cache_memory_bytes = 0;
@@ -33,6 +36,11 @@ struct EngineFlags {
   int max_num_batched_tokens = 0;
   int max_model_len = 0;
   std::string chat_template_file;
+  std::string load_format = "auto";
+  std::string quantization = "none";
+  std::string preemption = "auto";
+  std::string sameness = "auto";
+  int64_t swap_space_bytes = 0;
   bool is_prefix_cache_off = false;
   std::vector<std::string> kernels;  // op=row
   std::string log_level = "info";
@@ -41,6 +49,9 @@ struct EngineFlags {
 // Declares MODEL and the engine flags on a subcommand.
 void add_engine_flags(CLI::App& parser, EngineFlags& flags);
 void add_model_argument(CLI::App& parser, std::string& model);
+
+// An error that names the first flag whose value is known but not supported yet, and says what to do instead.
+Status check_supported(const EngineFlags& flags);
 
 // "2GiB", "512M", "1.5GB", "1073741824" → bytes; throws CLI::ValidationError with what is accepted.
 int64_t parse_memory_size(const std::string& text);

@@ -78,9 +78,14 @@ void add_sampling_flags(CLI::App& parser, SamplingOptions& options) {
     if (field.kind == SamplingValueKind::kFlag) {
       option = parser.add_flag_callback(
           flag, [set] { set(true); }, meaning);
+    } else if (field.kind == SamplingValueKind::kNumber || field.kind == SamplingValueKind::kInteger) {
+      option = parser.add_option_function<std::string>(
+          flag, [set, &field](const std::string& text) { set(to_json(field, {text})); }, meaning);
+      option->type_name(type_name(field.kind))->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
     } else {
       option = parser.add_option_function<std::vector<std::string>>(
-          flag, [set, &field](const std::vector<std::string>& texts) { set(to_json(field, texts)); }, meaning);
+          flag, [set, &field](const std::vector<std::string>& texts) { set(to_json(field, texts)); },
+          meaning + "; may be given again");
       option->type_name(type_name(field.kind))->allow_extra_args(false);
       if (field.kind == SamplingValueKind::kIntegers) option->delimiter(',');
     }

@@ -44,7 +44,8 @@ Status Scheduler::check_fits(int64_t num_prompt_tokens, int64_t max_tokens) cons
   if (num_prompt_tokens > config_.max_model_len || (max_tokens > 0 && num_prompt_tokens + 1 > config_.max_model_len)) {
     return invalid_argument("the prompt has " + std::to_string(num_prompt_tokens) + " tokens, but the context is " +
                             std::to_string(config_.max_model_len) +
-                            " tokens, prompt and answer together: shorten the prompt or raise --max-model-len");
+                            " tokens, prompt and answer together: shorten the prompt, or raise what limits it: "
+                            "--max-model-len, up to what the model allows, or --kv-cache-memory");
   }
   const int64_t longest =
       max_tokens > config_.max_model_len - num_prompt_tokens ? config_.max_model_len : num_prompt_tokens + max_tokens;
