@@ -4,6 +4,7 @@
 //
 //   cuda_ops_bench [ceilings] [linear] [attention] [elementwise]      (all where none is named)
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <functional>
@@ -21,7 +22,7 @@ namespace quire {
 namespace {
 
 constexpr int64_t kRotatedBytes = int64_t{512} << 20;  // ten times the L2 cache
-constexpr int kRepeats = 21;
+constexpr size_t kRepeats = 21;
 
 struct Timing {
   double median_us;
@@ -47,15 +48,18 @@ class Timer {
     for (int i = 0; i < num_calls; ++i) work(i);
     CUDA_CHECK(cudaStreamEndCapture(stream_, &graph));
     CUDA_CHECK(cudaGraphInstantiate(&replay, graph, 0));
+    // The clocks need a while to rise, and what follows a large product starts with low ones.
+    const auto warm_until = std::chrono::steady_clock::now() + std::chrono::milliseconds(40);
     std::vector<double> times;
-    for (int repeat = 0; repeat < kRepeats + 2; ++repeat) {
+    while (times.size() < kRepeats) {
+      const bool is_warm = std::chrono::steady_clock::now() >= warm_until;
       CUDA_CHECK(cudaEventRecord(begin_, stream_));
       CUDA_CHECK(cudaGraphLaunch(replay, stream_));
       CUDA_CHECK(cudaEventRecord(end_, stream_));
       CUDA_CHECK(cudaEventSynchronize(end_));
       float ms = 0;
       CUDA_CHECK(cudaEventElapsedTime(&ms, begin_, end_));
-      if (repeat >= 2) times.push_back(1000.0 * static_cast<double>(ms) / num_calls);
+      if (is_warm) times.push_back(1000.0 * static_cast<double>(ms) / num_calls);
     }
     CUDA_CHECK(cudaGraphExecDestroy(replay));
     CUDA_CHECK(cudaGraphDestroy(graph));
@@ -127,7 +131,7 @@ class Bench {
            {FormatId::kBF16, FormatId::kQ4_0, FormatId::kQ4_K, FormatId::kQ8_0, FormatId::kQ6_K}) {
         if (shape.n > 100000 && format != FormatId::kBF16) continue;
         const std::vector<Weight> weights = make_weights(format, shape.n, shape.k);
-        for (const int64_t num_tokens : {1, 4, 8, 16, 64, 256, 2048}) {
+        for (const int64_t num_tokens : {1, 8, 16, 64, 256, 2048}) {
           if (format != FormatId::kBF16 && num_tokens != 1 && num_tokens != 8 && num_tokens != 64) continue;
           linear_case(shape.name, weights, num_tokens);
         }
@@ -143,14 +147,14 @@ class Bench {
       int length;
     };
     const Case cases[] = {
-        {"decode b256 x 1k", 256, 1, 1024}, {"decode b64 x 4k", 64, 1, 4096},    {"decode b64 x 1k", 64, 1, 1024},
-        {"decode b16 x 4k", 16, 1, 4096},   {"decode b1 x 4k", 1, 1, 4096},      {"decode b1 x 32k", 1, 1, 32768},
-        {"decode b1 x 1k", 1, 1, 1024},     {"prefill 8 x 2k", 8, 2048, 2048},   {"prefill 1 x 2k", 1, 2048, 2048},
-        {"prefill 1 x 8k", 1, 8192, 8192},  {"prefill 1 x 16k", 1, 16384, 16384}};
+        {"decode b256 x 1k", 256, 1, 1024}, {"decode b64 x 4k", 64, 1, 4096},   {"decode b64 x 1k", 64, 1, 1024},
+        {"decode b16 x 4k", 16, 1, 4096},   {"decode b1 x 4k", 1, 1, 4096},     {"decode b1 x 32k", 1, 1, 32768},
+        {"decode b1 x 1k", 1, 1, 1024},     {"decode b256 x 1k", 256, 1, 1024}, {"prefill 8 x 2k", 8, 2048, 2048},
+        {"prefill 1 x 2k", 1, 2048, 2048},  {"prefill 1 x 8k", 1, 8192, 8192},  {"prefill 1 x 16k", 1, 16384, 16384}};
     std::printf("\n%-20s %-18s %10s %9s %8s %7s\n", "attention 32/8 d128", "row", "us", "TB/s", "TFLOP/s", "limit");
     for (const Case& c : cases) {
       for (const KernelRow<cuda::AttentionCall>& row : cuda::attention_rows()) {
-        if (row.name == "any_shape" && int64_t{c.num_sequences} * c.num_queries * c.length > (1 << 22)) continue;
+        if (row.name == "any_shape" && int64_t{c.num_sequences} * c.num_queries * c.length > (1 << 15)) continue;
         attention_case(c.name, c.num_sequences, c.num_queries, c.length, row);
       }
     }
@@ -238,6 +242,7 @@ class Bench {
     };
     for (const KernelRow<cuda::LinearCall>& row : cuda::linear_rows()) {
       if (row.name == "any_shape" && num_tokens > 1) continue;
+      if (row.name == "dequantize_cublaslt" && first.quant().is_float) continue;
       if (!row.accepts(call_of(0))) continue;
       report_linear(name, first, num_tokens, std::string(row.name),
                     timer_.time(num_calls, [&](int i) { row.launch(call_of(i)); }));

@@ -5,7 +5,8 @@
 // add their sums in the order of warps at the end. Each weight is read once for each group of 8 tokens, so the limit is
 // memory bandwidth. Codes of integer formats become 16-bit floats exactly, are multiplied, and only a group's sum is
 // scaled, in float; a minimum multiplies the sum of the group's activations, which is a product with ones.
-// The order of a token's sum depends on the weight's shape alone: reduction order `decode`.
+// Columns of tokens that do not exist repeat the last one and are not stored. The order of a token's sum depends on the
+// weight's shape alone: reduction order `decode`.
 #pragma once
 
 #include <type_traits>
@@ -76,11 +77,10 @@ __global__ void __launch_bounds__(kSkinnyThreads, 2)
   const int g = static_cast<int>(threadIdx.x) % 32 / 4;
   const int t = static_cast<int>(threadIdx.x) % 4;
   const int64_t token = int64_t{blockIdx.y} * kSkinnyTokens + g;
-  const bool has_token = token < args.num_tokens;
   const int64_t first_row = int64_t{blockIdx.x} * 16 + g;
   const T* row_a = w + min(first_row, n - 1) * k + 8 * t;
   const T* row_b = w + min(first_row + 8, n - 1) * k + 8 * t;
-  const T* x = static_cast<const T*>(args.x) + (has_token ? token : 0) * args.x_stride + 8 * t;
+  const T* x = static_cast<const T*>(args.x) + min(token, int64_t{args.num_tokens} - 1) * args.x_stride + 8 * t;
   const int num_tiles = static_cast<int>(k / 32);
   SkinnySums sums;
   for (int tile = warp; tile < num_tiles; tile += kSkinnyWarps * kUnroll) {
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kSkinnyThreads, 2)
       if (at >= k) break;
       a[u] = load_once(row_a + at);
       b[u] = load_once(row_b + at);
-      c[u] = has_token ? *reinterpret_cast<const uint4*>(x + at) : uint4{0, 0, 0, 0};
+      c[u] = *reinterpret_cast<const uint4*>(x + at);
     }
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
@@ -212,10 +212,9 @@ __global__ void __launch_bounds__(kSkinnyThreads, 2) skinny_integer_kernel(Devic
   const int g = lane / 4;
   const int t = lane % 4;
   const int64_t token = int64_t{blockIdx.y} * kSkinnyTokens + g;
-  const bool has_token = token < args.num_tokens;
   const uint8_t* codes = w.codes + int64_t{blockIdx.x} * w.panel_code_bytes + 16 * lane;
   const uint8_t* scales = w.scales + int64_t{blockIdx.x} * w.panel_scale_bytes;
-  const T* x = static_cast<const T*>(args.x) + (has_token ? token : 0) * args.x_stride + 4 * t;
+  const T* x = static_cast<const T*>(args.x) + min(token, int64_t{args.num_tokens} - 1) * args.x_stride + 4 * t;
   const int k = static_cast<int>(w.k);
   const int num_tiles = (k + kTile - 1) / kTile;
   const int offset = w.panel.offset;
@@ -236,7 +235,7 @@ __global__ void __launch_bounds__(kSkinnyThreads, 2) skinny_integer_kernel(Devic
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
         const int at = tile * kTile + step * 16;
-        activation[u][step] = has_token && at < k ? *reinterpret_cast<const uint2*>(x + at) : uint2{0, 0};
+        activation[u][step] = at < k ? *reinterpret_cast<const uint2*>(x + at) : uint2{0, 0};
       }
 #pragma unroll
       for (int group = 0; group < kGroups; ++group) {
