@@ -229,6 +229,13 @@ class GenerateTest(unittest.TestCase):
         self.assertIn("temperature", lines[3]["error"])
         self.assertEqual(lines[1]["prompt_token_ids"], [504, 3575])
 
+    def test_a_key_that_means_nothing_is_told_of(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+            file.write('{"prompt": "a", "max_token": 3, "max_tokens": 1}\n')
+            file.flush()
+            result = run("generate", MODEL, "--prompts", file.name, "--json", check_code=0)
+        self.assertIn("max_token'", result.err)
+
     def test_logprobs(self):
         line = self.generate("--prompt", "The capital of France is", "--max-tokens", 3, "--temperature", 0, "--logprobs", 3,
                              "--prompt-logprobs", 2)[0]

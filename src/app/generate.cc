@@ -148,7 +148,8 @@ Status run(const GenerateOptions& options) {
 
   std::vector<BatchPrompt> prompts;
   if (is_batch) {
-    ASSIGN_OR_RETURN(prompts, read_prompts(*session.text, options.prompts_file, options.is_chat, options.sampling));
+    ASSIGN_OR_RETURN(prompts, read_prompts(*session.text, options.prompts_file, options.is_chat, options.sampling,
+                                           [&](const std::string& message) { console.warn(message); }));
   } else {
     prompts.push_back(make_prompt(*session.text, prompt, options.is_chat, options.sampling));
   }

@@ -1,7 +1,9 @@
 #include "app/prompt_batch.h"
 
+#include <algorithm>
 #include <fstream>
 #include <limits>
+#include <set>
 
 #include "app/json_lines.h"
 
@@ -13,6 +15,9 @@ namespace {
 
 // A line of a batch is one request, and shallow.
 constexpr size_t kMaxJsonDepth = 64;
+// Of keys that mean nothing, told once each.
+constexpr size_t kMostUnknownKeys = 20;
+constexpr size_t kLongestShownKey = 60;
 
 json::object user_turn(const std::string& prompt) {
   return {{"messages", json::array{json::object{{"role", "user"}, {"content", prompt}}}}};
@@ -46,8 +51,16 @@ Result<std::vector<int32_t>> encode_line(const TextFrontend& text, const json::o
   return is_chat ? text.encode_chat(user_turn(content)) : text.encode_text(content);
 }
 
-BatchPrompt parse_line(const TextFrontend& text, const std::string& line, bool is_chat,
-                       const SamplingOptions& defaults) {
+bool is_known_key(std::string_view key) {
+  constexpr std::string_view kOtherKeys[] = {
+      "prompt", "prompt_token_ids", "messages", "tools", "documents", "add_generation_prompt", "chat_template_kwargs"};
+  const auto fields = sampling_fields();
+  return std::find(std::begin(kOtherKeys), std::end(kOtherKeys), key) != std::end(kOtherKeys) ||
+         std::any_of(fields.begin(), fields.end(), [&](const SamplingField& field) { return field.name == key; });
+}
+
+BatchPrompt parse_line(const TextFrontend& text, const std::string& line, bool is_chat, const SamplingOptions& defaults,
+                       std::set<std::string>& unknown_keys) {
   BatchPrompt result;
   result.sampling = defaults;
   boost::system::error_code error;
@@ -57,6 +70,9 @@ BatchPrompt parse_line(const TextFrontend& text, const std::string& line, bool i
   if (error || !value.is_object()) {
     result.status = invalid_argument(error ? "not JSON: " + error.message() : "the line must be a JSON object");
     return result;
+  }
+  for (const auto& [key, unused] : value.get_object()) {
+    if (!is_known_key(key) && unknown_keys.size() < kMostUnknownKeys) unknown_keys.emplace(key);
   }
   result.status = apply_sampling_fields(result.sampling, value.get_object());
   if (!result.status.is_ok()) return result;
@@ -85,10 +101,12 @@ BatchPrompt make_prompt(const TextFrontend& text, const std::string& prompt, boo
 }
 
 Result<std::vector<BatchPrompt>> read_prompts(const TextFrontend& text, const std::string& path, bool is_chat,
-                                              const SamplingOptions& defaults) {
+                                              const SamplingOptions& defaults,
+                                              const std::function<void(const std::string&)>& warn) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return not_found("cannot open the prompts file " + path);
   std::vector<BatchPrompt> prompts;
+  std::set<std::string> unknown_keys;
   std::string line;
   bool is_too_long = false;
   for (int64_t number = 1; read_line(file, line, is_too_long); ++number) {
@@ -97,12 +115,15 @@ Result<std::vector<BatchPrompt>> read_prompts(const TextFrontend& text, const st
     if (is_too_long) {
       prompt.status = invalid_argument("the line is longer than 64 MiB");
     } else {
-      prompt = parse_line(text, line, is_chat, defaults);
+      prompt = parse_line(text, line, is_chat, defaults, unknown_keys);
     }
     prompt.status = prompt.status.with_context(path + ":" + std::to_string(number));
     prompts.push_back(std::move(prompt));
   }
   if (file.bad()) return internal_error("reading " + path + " failed");
+  for (const std::string& key : unknown_keys) {
+    warn("the key '" + key.substr(0, kLongestShownKey) + "' in " + path + " means nothing here and is ignored");
+  }
   if (prompts.empty()) return invalid_argument(path + " holds no prompts: write one JSON object a line");
   return prompts;
 }

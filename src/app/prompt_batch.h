@@ -2,6 +2,7 @@
 // Reading and checking only; a line that is wrong carries its error, so that the other lines still run.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -22,8 +23,10 @@ BatchPrompt make_prompt(const TextFrontend& text, const std::string& prompt, boo
                         const SamplingOptions& sampling);
 
 // Lines of {"prompt": ...}, {"prompt_token_ids": [...]} or {"messages": [...]}; `defaults` holds for fields a line
-// leaves out. Blank lines are skipped. The error is for the file as a whole.
+// leaves out. Blank lines are skipped. `warn` is told of each key that means nothing here, once: it may be a typing
+// mistake. The error is for the file as a whole.
 Result<std::vector<BatchPrompt>> read_prompts(const TextFrontend& text, const std::string& path, bool is_chat,
-                                              const SamplingOptions& defaults);
+                                              const SamplingOptions& defaults,
+                                              const std::function<void(const std::string&)>& warn);
 
 }  // namespace quire::app
