@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "base/cpu_info.h"
-#include "base/thread_pool.h"
 #include "base/machine_limits.h"
+#include "base/thread_pool.h"
 #include "ops/cpu/attention.h"
 #include "ops/cpu/cpu_ops.h"
 #include "ops/tests/attention_problem.h"

@@ -19,8 +19,8 @@ constexpr size_t kMaxInputBytes = 64 << 20;
 // input has ended.
 bool read_line(std::istream& input, std::string& line, bool& is_too_long);
 
-// Prints a value as one line. Names of files and of models may hold any bytes: what is not UTF-8 becomes U+FFFD, so that
-// the line is JSON in any case.
+// Prints a value as one line. Names of files and of models may hold any bytes: what is not UTF-8 becomes U+FFFD, so
+// that the line is JSON in any case.
 void print_json_line(const boost::json::value& value);
 
 Status map_json_lines(const std::function<Result<boost::json::value>(const boost::json::value& line)>& body);
