@@ -197,13 +197,19 @@ __device__ __forceinline__ void unpack_8bit<f16>(uint32_t (&a)[4], uint32_t low,
   }
 }
 
+// 4-bit codes with scales of super-blocks: four tiles at a time do not fit the registers of two blocks.
+constexpr bool wants_few_registers(int bits, ScaleKind kind) {
+  return bits == 4 && kind != ScaleKind::kHalf && kind != ScaleKind::kHalfAndMin;
+}
+
 template <typename T, int Bits, ScaleKind Kind, int GroupSize>
-__global__ void __launch_bounds__(kSkinnyThreads, 2) skinny_integer_kernel(DeviceWeight w, SkinnyArgs args) {
+__global__ void __launch_bounds__(kSkinnyThreads, wants_few_registers(Bits, Kind) ? 3 : 2)
+    skinny_integer_kernel(DeviceWeight w, SkinnyArgs args) {
   constexpr int kTile = Bits == 4 ? 64 : 32;  // k of a tile
   constexpr int kSteps = kTile / 16;
   constexpr int kGroups = kTile / GroupSize;
   constexpr int kStepsPerGroup = GroupSize / 16;
-  constexpr int kUnroll = 4;
+  constexpr int kUnroll = wants_few_registers(Bits, Kind) ? 2 : 4;
   constexpr bool kHasMin =
       Kind == ScaleKind::kHalfAndMin || Kind == ScaleKind::kSuperBytes || Kind == ScaleKind::kSuperNibbles;
   constexpr int kScaleBlock = Kind == ScaleKind::kHalf || Kind == ScaleKind::kHalfAndMin ? 32 : 256;

@@ -222,6 +222,33 @@ TEST(CudaAttention, OneQueryHasTheSameBitsAmongAnyNeighboursAndPages) {
   }
 }
 
+TEST(CudaAttention, ManyQueriesHaveTheSameBitsHoweverThePromptIsCut) {
+  const std::unique_ptr<Gpu> gpu = Gpu::create();
+  SKIP_WITHOUT_GPU(gpu);
+  for (const int window : {0, 200}) {
+    AttentionCase whole{.num_heads = 8,
+                        .num_kv_heads = 2,
+                        .head_dim = 128,
+                        .dtype = DType::kBF16,
+                        .query_dtype = DType::kBF16,
+                        .params = {.scale = 0.088f, .window = window},
+                        .sequences = {{7, 700, 700}}};
+    AttentionProblem problem(whole);
+    const std::vector<float> expected = DeviceProblem(*gpu, problem, DType::kBF16, 0).run();
+    for (const auto& [begin, end] : {std::pair<int, int>{0, 100}, {100, 102}, {100, 511}, {511, 700}}) {
+      AttentionCase part = whole;
+      part.page_size = 64;
+      part.sequences = {{1, 1, 90}, {2, 30, 90}, {7, end - begin, end}};
+      AttentionProblem other(part);
+      const std::vector<float> rows = DeviceProblem(*gpu, other, DType::kBF16, 8).run();
+      const int64_t first = other.first_query_row(2) * other.row_size();
+      EXPECT_TRUE(equal_bits({rows.begin() + first, rows.end()}, {expected.begin() + begin * problem.row_size(),
+                                                                  expected.begin() + end * problem.row_size()}))
+          << begin << " to " << end << ", window " << window;
+    }
+  }
+}
+
 TEST(CudaAttention, NothingToDo) {
   const std::unique_ptr<Gpu> gpu = Gpu::create();
   SKIP_WITHOUT_GPU(gpu);
