@@ -8,8 +8,6 @@
 
 namespace quire::jinja {
 
-inline constexpr int kMaxTreeDepth = 200;
-
 Result<std::unique_ptr<TemplateTree>> parse_template(std::string_view source);  // names are not resolved yet
 
 }  // namespace quire::jinja
