@@ -24,19 +24,6 @@ int64_t longest_sequence(const MemoryPlanInput& input, int64_t num_pages, int64_
 
 }  // namespace
 
-std::string format_bytes(int64_t num_bytes) {
-  const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  double value = static_cast<double>(num_bytes);
-  size_t unit = 0;
-  while (value >= 1024.0 && unit + 1 < std::size(units)) {
-    value /= 1024.0;
-    ++unit;
-  }
-  char text[32];
-  std::snprintf(text, sizeof(text), unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
-  return text;
-}
-
 Status check_weights_fit(int64_t weight_bytes, int64_t available_bytes) {
   if (weight_bytes <= available_bytes) return ok_status();
   return resource_exhausted(

@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 
+#include "base/format_bytes.h"
 #include "base/status.h"
 
 namespace quire {
@@ -49,8 +50,5 @@ Result<MemoryPlan> plan_memory(const MemoryPlanInput& input);
 
 // Refuses a model whose weights alone cannot be held, with the numbers. Called before loading.
 Status check_weights_fit(int64_t weight_bytes, int64_t available_bytes);
-
-// "1.50 GiB".
-std::string format_bytes(int64_t num_bytes);
 
 }  // namespace quire

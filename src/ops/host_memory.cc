@@ -92,28 +92,15 @@ int64_t available_host_bytes(const std::string& root) {
   return std::min(meminfo_bytes(root, "MemAvailable"), cgroup_left_bytes(root));
 }
 
-std::string describe_bytes(int64_t num_bytes) {
-  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  double amount = static_cast<double>(num_bytes);
-  int unit = 0;
-  while (amount >= 1024 && unit < 4) {
-    amount /= 1024;
-    ++unit;
-  }
-  char text[32];
-  std::snprintf(text, sizeof(text), unit == 0 ? "%.0f %s" : "%.1f %s", amount, kUnits[unit]);
-  return text;
-}
-
 Result<DeviceBuffer> allocate_host(int64_t num_bytes, const char* purpose) {
   CHECK(num_bytes >= 0);
   const int64_t available = available_host_bytes();
   if (num_bytes > available) {
     return resource_exhausted("not enough memory for " + std::string(purpose) + ": it needs " +
-                              describe_bytes(num_bytes) + ", and " + describe_bytes(available) +
+                              format_bytes(num_bytes) + ", and " + format_bytes(available) +
                               " are available. Use a smaller model or context, or free memory on this machine.");
   }
-  const std::string failure = "the system refused " + describe_bytes(num_bytes) + " for " + purpose +
+  const std::string failure = "the system refused " + format_bytes(num_bytes) + " for " + purpose +
                               "; see ulimit -v and the system's overcommit settings";
   if (num_bytes >= kMappedBytes) {
     // One huge page more than needed, so that the block can begin on a border of one.

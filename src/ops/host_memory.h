@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 
+#include "base/format_bytes.h"
 #include "base/status.h"
 #include "tensor/device.h"
 
@@ -18,8 +19,5 @@ int64_t available_host_bytes(const std::string& root = {});
 // A block aligned to 256 bytes (to huge pages if it is large, and backed by them where the system allows it). Its
 // contents are zero if it is large, else arbitrary. `purpose` names it in the error.
 Result<DeviceBuffer> allocate_host(int64_t num_bytes, const char* purpose);
-
-// "1.5 GiB": for messages.
-std::string describe_bytes(int64_t num_bytes);
 
 }  // namespace quire

@@ -14,7 +14,7 @@ Result<DeviceBuffer> allocate_zeros(int64_t num_bytes) {
   const size_t size = static_cast<size_t>(std::max<int64_t>(num_bytes, 256));
   if (const cudaError_t error = cudaMalloc(&data, size); error != cudaSuccess) {
     (void)cudaGetLastError();
-    return resource_exhausted("the GPU has no " + describe_bytes(num_bytes) + " left for attention (" +
+    return resource_exhausted("the GPU has no " + format_bytes(num_bytes) + " left for attention (" +
                               cudaGetErrorString(error) + "): allow fewer sequences or a smaller share of its memory");
   }
   CUDA_CHECK(cudaMemset(data, 0, size));

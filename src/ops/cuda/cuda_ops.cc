@@ -83,7 +83,7 @@ Result<std::unique_ptr<CudaOps>> CudaOps::create(const BackendOptions& options) 
   CUDA_CHECK(cudaSetDevice(options.device_index));
   std::string description = std::string("cuda: ") + properties.name + ", " +
                             std::to_string(properties.multiProcessorCount) + " multiprocessors, " +
-                            describe_bytes(static_cast<int64_t>(properties.totalGlobalMem));
+                            format_bytes(static_cast<int64_t>(properties.totalGlobalMem));
   std::unique_ptr<CudaOps> ops(new CudaOps(options, std::move(description)));
   ASSIGN_OR_RETURN(ops->library_, cuda::LinearLibrary::create());
   return ops;
@@ -113,9 +113,9 @@ Result<DeviceBuffer> CudaOps::allocate(int64_t num_bytes, const char* purpose) {
     size_t free_bytes = 0;
     size_t total_bytes = 0;
     (void)cudaMemGetInfo(&free_bytes, &total_bytes);
-    return resource_exhausted("the GPU has no " + describe_bytes(num_bytes) + " for " + purpose + ": " +
-                              describe_bytes(static_cast<int64_t>(free_bytes)) + " of " +
-                              describe_bytes(static_cast<int64_t>(total_bytes)) + " are free");
+    return resource_exhausted("the GPU has no " + format_bytes(num_bytes) + " for " + purpose + ": " +
+                              format_bytes(static_cast<int64_t>(free_bytes)) + " of " +
+                              format_bytes(static_cast<int64_t>(total_bytes)) + " are free");
   }
   return DeviceBuffer(data, num_bytes, device(), [](void* block) { (void)cudaFree(block); });
 }

@@ -136,7 +136,7 @@ Result<DeviceBuffer> allocate_weight(int64_t num_bytes) {
   if (const cudaError_t error = cudaMalloc(&data, static_cast<size_t>(std::max<int64_t>(num_bytes, 256)));
       error != cudaSuccess) {
     (void)cudaGetLastError();
-    return resource_exhausted("the GPU has no " + describe_bytes(num_bytes) + " left for weights (" +
+    return resource_exhausted("the GPU has no " + format_bytes(num_bytes) + " left for weights (" +
                               cudaGetErrorString(error) + "): use a smaller model or a format of fewer bits");
   }
   return DeviceBuffer(data, num_bytes, Device{DeviceKind::kCuda, 0}, [](void* block) { (void)cudaFree(block); });

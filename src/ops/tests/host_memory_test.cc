@@ -72,14 +72,14 @@ TEST(HostMemory, WhatCannotFitIsRefusedWithNumbers) {
   ASSERT_FALSE(block.is_ok());
   EXPECT_EQ(block.status().code(), StatusCode::kResourceExhausted);
   EXPECT_NE(block.status().message().find("KV pages"), std::string::npos);
-  EXPECT_NE(block.status().message().find("1048576.0 TiB"), std::string::npos) << block.status().message();
+  EXPECT_NE(block.status().message().find("1048576.00 TiB"), std::string::npos) << block.status().message();
   EXPECT_NE(block.status().message().find("available"), std::string::npos);
 }
 
 TEST(HostMemory, DescribesBytes) {
-  EXPECT_EQ(describe_bytes(0), "0 B");
-  EXPECT_EQ(describe_bytes(1536), "1.5 KiB");
-  EXPECT_EQ(describe_bytes(int64_t{3} << 30), "3.0 GiB");
+  EXPECT_EQ(format_bytes(0), "0 B");
+  EXPECT_EQ(format_bytes(1536), "1.50 KiB");
+  EXPECT_EQ(format_bytes(int64_t{3} << 30), "3.00 GiB");
 }
 
 }  // namespace
