@@ -16,6 +16,8 @@ const char* status_code_name(StatusCode code) {
       return "unimplemented";
     case StatusCode::kUnavailable:
       return "unavailable";
+    case StatusCode::kOverloaded:
+      return "overloaded";
     case StatusCode::kCancelled:
       return "cancelled";
     case StatusCode::kInternal:
@@ -43,6 +45,9 @@ Status unimplemented(std::string message) {
 }
 Status unavailable(std::string message) {
   return Status(StatusCode::kUnavailable, std::move(message));
+}
+Status overloaded(std::string message) {
+  return Status(StatusCode::kOverloaded, std::move(message));
 }
 Status cancelled(std::string message) {
   return Status(StatusCode::kCancelled, std::move(message));

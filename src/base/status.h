@@ -15,9 +15,10 @@ enum class StatusCode {
   kOk,
   kInvalidArgument,    // the input is wrong: a file's contents, a flag, a request field
   kNotFound,           // a file, a model or a name does not exist
-  kResourceExhausted,  // it can never fit, or a queue is full
+  kResourceExhausted,  // it can never fit
   kUnimplemented,      // well formed, but of a kind that is not supported
   kUnavailable,        // right now it cannot be done; the same call may succeed later
+  kOverloaded,         // too much waits already: try again in a while
   kCancelled,          // the caller asked to stop
   kInternal,           // the operating system or a library failed
 };
@@ -51,6 +52,7 @@ Status not_found(std::string message);
 Status resource_exhausted(std::string message);
 Status unimplemented(std::string message);
 Status unavailable(std::string message);
+Status overloaded(std::string message);
 Status cancelled(std::string message);
 Status internal_error(std::string message);
 

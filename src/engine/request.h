@@ -3,6 +3,7 @@
 // are stop strings: a caller that finds one in the text calls Engine::stop_choice.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -99,6 +100,53 @@ enum class FinishReason : uint8_t {
 };
 
 const char* finish_reason_name(FinishReason reason);
+constexpr int kNumFinishReasons = 5;
+
+// Why a request was given up; counted, and nothing else.
+enum class AbortReason : uint8_t {
+  kCaller,        // somebody asked for it
+  kDisconnected,  // the client went away
+  kTimeout,       // it took longer than it may
+  kSlowReader,    // the client did not read what it was sent
+  kShutdown,      // the server ends
+};
+const char* abort_reason_name(AbortReason reason);
+constexpr int kNumAbortReasons = 5;
+
+using Clock = std::chrono::steady_clock;
+
+// When things happened to one choice; a time that has not come is Clock::time_point{}. The differences are vLLM's: each
+// is 0 while one of its ends is missing.
+struct RequestTimes {
+  Clock::time_point arrived;          // was submitted
+  Clock::time_point first_scheduled;  // its first step began
+  Clock::time_point first_token;      // the step that made it ended; of a pooled request: the embedding
+  Clock::time_point last_token;
+  Clock::time_point finished;  // only in the last event
+  int num_preemptions = 0;     // of the request's sequences, so far
+
+  double queue_seconds() const { return seconds(arrived, first_scheduled); }
+  double prefill_seconds() const { return seconds(first_scheduled, first_token); }
+  double decode_seconds() const { return seconds(first_token, last_token); }
+  double inference_seconds() const { return seconds(first_scheduled, last_token); }
+  double first_token_seconds() const { return seconds(arrived, first_token); }
+  double end_to_end_seconds() const { return seconds(arrived, finished); }
+
+ private:
+  static double seconds(Clock::time_point from, Clock::time_point to) {
+    const bool is_known = from != Clock::time_point{} && to > from;
+    return is_known ? std::chrono::duration<double>(to - from).count() : 0.0;
+  }
+};
+
+// What becomes of the hidden states of a request that wants an embedding: they are taken after the model's final norm.
+enum class Pooling : uint8_t {
+  kNone,  // no embedding: the request generates
+  kLast,  // of the last token
+  kMean,  // the mean over the prompt
+  kCls,   // of the first token
+};
+const char* pooling_name(Pooling pooling);
 
 // Something happened to one choice of a request. Every choice gets exactly one event with a finish reason, its last.
 struct TokenEvent {
@@ -113,6 +161,9 @@ struct TokenEvent {
   int num_cached_tokens = 0;  // of the prompt, whose KV was found in the prefix cache
   // With the first event of a request that asked for them: entry i is of prompt token i + 1 (the first has none).
   std::span<const TokenLogprobs> prompt_logprobs;
+  // The only event of a request with pooling, unless it failed: [hidden_size].
+  std::span<const float> embedding;
+  RequestTimes times;  // up to now
 };
 
 // Where a request's events go. Called on the engine's thread, inside Engine::step; the spans are valid during the call.
@@ -129,6 +180,12 @@ struct Request {
   int priority = 0;        // lower goes first
   int64_t adapter_id = 0;  // 0: none
   std::string cache_salt;  // prompts share pages only under equal salts
+  uint64_t share_key = 0;  // whose it is: keys get equal shares of the tokens. 0: nobody's
+  // With a pooling nothing is generated (max_tokens 0, n 1): the one event has the embedding and kStop.
+  Pooling pooling = Pooling::kNone;
+  bool is_normalized = true;  // the embedding: divided by its Euclidean length
+  RequestId id = 0;           // 0: the engine gives one. Else its own: never used before in this engine
+  Clock::time_point arrived;  // when it came; not given: when the engine gets it
   std::shared_ptr<EventSink> sink;
   std::unique_ptr<TokenConstraint> constraint;  // cloned for every choice
 
