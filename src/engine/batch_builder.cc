@@ -26,13 +26,13 @@ int64_t block_bytes(const BatchLimits& limits) {
 }  // namespace
 
 Result<std::unique_ptr<BatchBuilder>> BatchBuilder::create(Ops& ops, const BatchLimits& limits) {
-  ASSIGN_OR_RETURN(DeviceBuffer block, ops.allocate(block_bytes(limits), "the step's inputs"));
-  return std::unique_ptr<BatchBuilder>(new BatchBuilder(ops, limits, std::move(block)));
+  ASSIGN_OR_RETURN(DeviceBuffer host, ops.allocate_for_host(block_bytes(limits), "the step's inputs"));
+  ASSIGN_OR_RETURN(DeviceBuffer device, ops.allocate(block_bytes(limits), "the step's inputs"));
+  return std::unique_ptr<BatchBuilder>(new BatchBuilder(ops, limits, std::move(host), std::move(device)));
 }
 
-BatchBuilder::BatchBuilder(Ops& ops, const BatchLimits& limits, DeviceBuffer device_block)
-    : ops_(ops), limits_(limits), device_block_(std::move(device_block)) {
-  host_block_.resize(static_cast<size_t>(device_block_.num_bytes() + kSectionAlignment));
+BatchBuilder::BatchBuilder(Ops& ops, const BatchLimits& limits, DeviceBuffer host_block, DeviceBuffer device_block)
+    : ops_(ops), limits_(limits), host_block_(std::move(host_block)), device_block_(std::move(device_block)) {
   page_tables_.resize(static_cast<size_t>(limits.num_kv_groups));
   slots_.resize(static_cast<size_t>(limits.num_kv_groups));
   batch_.kv_groups.resize(static_cast<size_t>(limits.num_kv_groups));
@@ -40,8 +40,7 @@ BatchBuilder::BatchBuilder(Ops& ops, const BatchLimits& limits, DeviceBuffer dev
 
 template <typename T>
 BatchBuilder::Section<T> BatchBuilder::take(int64_t rows, int64_t columns, bool is_matrix) {
-  char* host = host_block_.data();
-  host += (kSectionAlignment - reinterpret_cast<uintptr_t>(host) % kSectionAlignment) % kSectionAlignment;
+  char* host = static_cast<char*>(host_block_.data());
   Section<T> section;
   section.host = reinterpret_cast<T*>(host + used_bytes_);
   const void* device = static_cast<const char*>(device_block_.data()) + used_bytes_;

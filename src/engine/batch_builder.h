@@ -43,7 +43,7 @@ class BatchBuilder {
     ConstTensorView device;
   };
 
-  BatchBuilder(Ops& ops, const BatchLimits& limits, DeviceBuffer device_block);
+  BatchBuilder(Ops& ops, const BatchLimits& limits, DeviceBuffer host_block, DeviceBuffer device_block);
   template <typename T>
   Section<T> take(int64_t rows, int64_t columns, bool is_matrix);
   void shape(int num_rows, int num_tokens, int num_logit_rows, int64_t num_pages);
@@ -51,7 +51,7 @@ class BatchBuilder {
 
   Ops& ops_;
   BatchLimits limits_;
-  std::vector<char> host_block_;
+  DeviceBuffer host_block_;
   DeviceBuffer device_block_;
   int64_t used_bytes_ = 0;
   Section<int32_t> token_ids_;

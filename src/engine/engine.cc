@@ -8,7 +8,6 @@
 #include "engine/model_runner.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
-#include "ops/host_memory.h"
 
 namespace quire {
 
@@ -96,12 +95,19 @@ Status Engine::init() {
                                                : is_on_cpu                       ? DType::kF16
                                                                                  : model_config.dtype);
   config.kv_cache_memory_bytes = options_.kv_cache_memory_bytes;
-  config.memory_share = options_.memory_utilization;
-  if (options_.memory_utilization == 0.0) {
-    config.memory_share = is_on_cpu ? kDefaultShareOfCpu : kDefaultShareOfGpu;
-    if (is_on_cpu) config.most_kv_bytes = kMostDefaultKvBytesOfCpu;
+  const Ops::MemorySize memory = ops_.memory();
+  config.available_bytes = memory.free_bytes;
+  config.memory_share = options_.memory_utilization > 0.0 ? options_.memory_utilization
+                        : is_on_cpu                       ? kDefaultShareOfCpu
+                                                          : kDefaultShareOfGpu;
+  if (is_on_cpu) {
+    if (options_.memory_utilization == 0.0) config.most_kv_bytes = kMostDefaultKvBytesOfCpu;
+  } else {
+    // The share is of all that the device has; the weights are in it already.
+    const double spared = (1.0 - config.memory_share) * static_cast<double>(memory.total_bytes);
+    config.available_bytes = std::max<int64_t>(0, memory.free_bytes - static_cast<int64_t>(spared));
+    config.memory_share = 1.0;
   }
-  config.available_bytes = available_host_bytes();
   ASSIGN_OR_RETURN(runner_, ModelRunner::create(ops_, model_, config));
 
   const MemoryPlan& plan = runner_->memory_plan();

@@ -84,7 +84,8 @@ Status ModelRunner::init() {
   kv_cache_ = std::make_unique<KvCache>(std::move(pages), kv_groups_, config_.page_size, memory_plan_.num_pages);
   page_copies_.reserve(static_cast<size_t>(config_.max_num_seqs) * kv_groups_.size());
   if (!is_on_cpu()) {
-    host_logits_.resize(static_cast<size_t>(config_.max_logit_rows) * static_cast<size_t>(model_.config().vocab_size));
+    const int64_t num_bytes = int64_t{config_.max_logit_rows} * model_.config().vocab_size * int64_t{sizeof(float)};
+    ASSIGN_OR_RETURN(host_logits_, ops_.allocate_for_host(num_bytes, "the logits of a step"));
   }
   return ok_status();
 }
@@ -172,7 +173,7 @@ std::span<const float> ModelRunner::run(const StepPlan& plan) {
   }
   ops_.copy_to_host(context, host_logits_.data(), logits.raw_data(), logits.num_elements() * 4);
   ops_.synchronize(context);
-  return {host_logits_.data(), num_floats};
+  return {static_cast<const float*>(host_logits_.data()), num_floats};
 }
 
 }  // namespace quire

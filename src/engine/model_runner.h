@@ -63,7 +63,7 @@ class ModelRunner {
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<KvCache> kv_cache_;
   std::vector<Ops::PageCopy> page_copies_;
-  std::vector<float> host_logits_;  // where the device is not the host
+  DeviceBuffer host_logits_;  // where the device is not the host
 };
 
 }  // namespace quire

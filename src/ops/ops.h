@@ -111,8 +111,19 @@ class Ops {
   virtual Device device() const = 0;
   virtual std::string description() const = 0;  // "cpu: avx512_vnni, 2 threads": for the log and benchmark records
 
+  // Of the device, now: what this process may still take, and all that there is (the same where nothing tells). The
+  // default body tells of the machine's memory.
+  struct MemorySize {
+    int64_t free_bytes = 0;
+    int64_t total_bytes = 0;
+  };
+  virtual MemorySize memory() const;
+
   // At start only. `purpose` ("KV pages") appears in the error when memory is short.
   virtual Result<DeviceBuffer> allocate(int64_t num_bytes, const char* purpose) = 0;
+  // Memory that the host reads and writes, for what goes to the device and comes from it every step: from and to it a
+  // GPU copies while the host goes on (pinned). The default body gives ordinary memory.
+  virtual Result<DeviceBuffer> allocate_for_host(int64_t num_bytes, const char* purpose);
   virtual void copy_to_device(OpContext& context, void* device_data, const void* host_data, int64_t num_bytes) = 0;
   virtual void copy_to_host(OpContext& context, void* host_data, const void* device_data, int64_t num_bytes) = 0;
   // Waits until everything enqueued on the stream is done. Called by the engine, once a step; never by an op.

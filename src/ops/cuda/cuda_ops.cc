@@ -104,6 +104,13 @@ std::string_view CudaOps::forced_kernel(std::string_view op) const {
   return found == forced_kernels_.end() ? std::string_view() : found->second;
 }
 
+Ops::MemorySize CudaOps::memory() const {
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+  return {static_cast<int64_t>(free_bytes), static_cast<int64_t>(total_bytes)};
+}
+
 Result<DeviceBuffer> CudaOps::allocate(int64_t num_bytes, const char* purpose) {
   CHECK(num_bytes >= 0);
   void* data = nullptr;
@@ -118,6 +125,18 @@ Result<DeviceBuffer> CudaOps::allocate(int64_t num_bytes, const char* purpose) {
                               format_bytes(static_cast<int64_t>(total_bytes)) + " are free");
   }
   return DeviceBuffer(data, num_bytes, device(), [](void* block) { (void)cudaFree(block); });
+}
+
+Result<DeviceBuffer> CudaOps::allocate_for_host(int64_t num_bytes, const char* purpose) {
+  CHECK(num_bytes >= 0);
+  void* data = nullptr;
+  const size_t size = static_cast<size_t>(std::max<int64_t>(num_bytes, 256));
+  if (const cudaError_t error = cudaMallocHost(&data, size); error != cudaSuccess) {
+    (void)cudaGetLastError();
+    return resource_exhausted("the system pins no " + format_bytes(num_bytes) + " of memory for " + purpose + " (" +
+                              cudaGetErrorString(error) + ")");
+  }
+  return DeviceBuffer(data, num_bytes, Device{}, [](void* block) { (void)cudaFreeHost(block); });
 }
 
 void CudaOps::copy_to_device(OpContext& context, void* device_data, const void* host_data, int64_t num_bytes) {

@@ -27,7 +27,9 @@ class CudaOps final : public Ops {
   Device device() const override { return {DeviceKind::kCuda, device_index_}; }
   std::string description() const override { return description_; }
 
+  MemorySize memory() const override;
   Result<DeviceBuffer> allocate(int64_t num_bytes, const char* purpose) override;
+  Result<DeviceBuffer> allocate_for_host(int64_t num_bytes, const char* purpose) override;
   void copy_to_device(OpContext& context, void* device_data, const void* host_data, int64_t num_bytes) override;
   void copy_to_host(OpContext& context, void* host_data, const void* device_data, int64_t num_bytes) override;
   void synchronize(OpContext& context) override;
