@@ -1,10 +1,11 @@
-// The loop: schedule, run, sample, tell. Requests end in one place, end_choice.
+// Making an engine, taking requests in, and the step: schedule, run, read (engine_output.cc).
 #include "engine/engine.h"
 
 #include <algorithm>
 #include <chrono>
 #include <random>
 
+#include "engine/active_request.h"
 #include "engine/model_runner.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
@@ -41,33 +42,16 @@ Status check_options(const EngineOptions& options) {
   return ok_status();
 }
 
+size_t step_bucket(int num_tokens) {
+  const auto& bounds = EngineStats::kStepTokenBounds;
+  return static_cast<size_t>(std::lower_bound(bounds.begin(), bounds.end(), num_tokens) - bounds.begin());
+}
+
 bool contains(std::span<const int32_t> tokens, int32_t token) {
   return std::find(tokens.begin(), tokens.end(), token) != tokens.end();
 }
 
 }  // namespace
-
-// One answer to a request.
-struct Engine::Choice {
-  Sequence* sequence = nullptr;  // null before it is forked and after it has ended
-  bool is_finished = false;
-  bool is_ending = false;  // its end has been asked for
-};
-
-struct Engine::ActiveRequest {
-  RequestId id = 0;
-  SamplingParams sampling;
-  std::shared_ptr<EventSink> sink;
-  uint64_t seed = 0;
-  std::vector<int32_t> stop_tokens;  // all that stop it
-  int64_t num_prompt_tokens = 0;
-  std::vector<Choice> choices;
-  std::vector<TokenLogprobs> prompt_logprobs;
-  bool has_told_prompt_logprobs = false;
-  bool was_admitted = false;
-  int num_cached_tokens = 0;
-  int num_unfinished = 0;
-};
 
 Result<std::unique_ptr<Engine>> Engine::create(Ops& ops, const Model& model, const EngineOptions& options) {
   RETURN_IF_ERROR(check_options(options));
@@ -143,15 +127,22 @@ Status Engine::init() {
   return ok_status();
 }
 
+Status Engine::check_request(const Request& request) const {
+  RETURN_IF_ERROR(validate_request(request, limits_));
+  return scheduler_->check_fits(request.num_prompt_tokens(), request.sampling.max_tokens);
+}
+
 Result<RequestId> Engine::add_request(Request request) {
   CHECK(!is_in_step_);
   CHECK(request.sink != nullptr);
-  RETURN_IF_ERROR(validate_request(request, limits_));
+  RETURN_IF_ERROR(check_request(request));
   const int64_t num_prompt_tokens = request.num_prompt_tokens();
-  RETURN_IF_ERROR(scheduler_->check_fits(num_prompt_tokens, request.sampling.max_tokens));
 
   auto active = std::make_unique<ActiveRequest>();
-  active->id = next_request_id_++;
+  active->id = request.id != 0 ? request.id : next_request_id_;
+  CHECK(find(active->id) == nullptr);
+  next_request_id_ = std::max(next_request_id_, active->id + 1);
+  active->arrived = request.arrived != Clock::time_point{} ? request.arrived : Clock::now();
   active->sampling = std::move(request.sampling);
   active->sink = std::move(request.sink);
   const SamplingParams& sampling = active->sampling;
@@ -189,48 +180,15 @@ Result<RequestId> Engine::add_request(Request request) {
   // Nothing to generate and nothing to score: it ends with the next step.
   const bool is_empty = sampling.max_tokens == 0 && (sampling.num_prompt_logprobs < 0 || num_prompt_tokens == 1);
   if (is_empty) {
+    active->was_scheduled = true;
     pending_endings_.push_back({id, -1, FinishReason::kLength});
   } else {
     active->choices[0].sequence = scheduler_->add(std::move(sequence));
+    ++num_requests_queued_;
   }
+  ++stats_.num_requests;
   requests_.emplace(id, std::move(active));
   return id;
-}
-
-Engine::ActiveRequest* Engine::find(RequestId request_id) {
-  const auto it = requests_.find(request_id);
-  return it == requests_.end() ? nullptr : it->second.get();
-}
-
-void Engine::abort(RequestId request_id) {
-  ActiveRequest* request = find(request_id);
-  if (request == nullptr) return;
-  for (Choice& choice : request->choices) choice.is_ending = true;
-  pending_endings_.push_back({request_id, -1, FinishReason::kAborted});
-  if (!is_in_step_) end_pending();
-}
-
-void Engine::stop_choice(RequestId request_id, int choice_index) {
-  ActiveRequest* request = find(request_id);
-  if (request == nullptr || choice_index < 0 || choice_index >= static_cast<int>(request->choices.size())) return;
-  request->choices[static_cast<size_t>(choice_index)].is_ending = true;
-  pending_endings_.push_back({request_id, choice_index, FinishReason::kStop});
-  if (!is_in_step_) end_pending();
-}
-
-// Ends what was asked for. The events may ask for more.
-void Engine::end_pending() {
-  is_in_step_ = true;
-  for (size_t i = 0; i < pending_endings_.size(); ++i) {
-    const Ending ending = pending_endings_[i];
-    if (ending.choice_index < 0) {
-      end_all(ending.request_id, ending.reason);
-    } else if (ActiveRequest* request = find(ending.request_id); request != nullptr) {
-      end_choice(*request, ending.choice_index, ending.reason);
-    }
-  }
-  pending_endings_.clear();
-  is_in_step_ = false;
 }
 
 bool Engine::has_work() const {
@@ -240,17 +198,18 @@ bool Engine::has_work() const {
 Status Engine::step() {
   CHECK(!is_in_step_);
   end_pending();
-  const auto begin = std::chrono::steady_clock::now();
+  const Clock::time_point begin = Clock::now();
   const StepPlan& plan = scheduler_->schedule();
   stats_.num_preemptions += plan.num_preempted;
   // With everything preempted this step is empty, and the next one admits again.
   if (plan.rows.empty()) return ok_status();
+  note_scheduled(plan, begin);
 
   const int64_t step = pool_->begin_step();
   const std::span<const float> logits = runner_->run(plan);
+  step_end_ = Clock::now();
   pool_->end_step(step);
   scheduler_->complete();
-  ++stats_.num_steps;
   stats_.kv_useful_share_sum += useful_share();
   int num_decode_tokens = 0;
   for (const StepRow& row : plan.rows) {
@@ -264,7 +223,9 @@ Status Engine::step() {
   is_in_step_ = false;
   end_pending();
 
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  ++stats_.num_steps;
+  ++stats_.num_steps_by_tokens[step_bucket(plan.num_tokens)];
+  const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   const double decode_share = static_cast<double>(num_decode_tokens) / plan.num_tokens;
   stats_.num_decode_tokens += num_decode_tokens;
   stats_.num_prefill_tokens += plan.num_tokens - num_decode_tokens;
@@ -273,182 +234,21 @@ Status Engine::step() {
   return ok_status();
 }
 
-std::span<const float> Engine::logit_row(std::span<const float> logits, int row) const {
-  const size_t vocab_size = static_cast<size_t>(model_.config().vocab_size);
-  return logits.subspan(static_cast<size_t>(row) * vocab_size, vocab_size);
-}
-
-void Engine::read_logits(const StepRow& row, std::span<const float> logits) {
-  Sequence& sequence = *row.sequence;
-  ActiveRequest* const request = find(sequence.request_id);
-  CHECK(request != nullptr);
-  if (!request->was_admitted) {
-    request->was_admitted = true;
+// Of the requests whose first row is in the plan. A sequence that has just been admitted still reads its prompt.
+void Engine::note_scheduled(const StepPlan& plan, Clock::time_point now) {
+  for (size_t r = static_cast<size_t>(plan.num_decode_rows); r < plan.rows.size(); ++r) {
+    const Sequence& sequence = *plan.rows[r].sequence;
+    ActiveRequest* const request = find(sequence.request_id);
+    CHECK(request != nullptr);
+    if (request->was_scheduled) continue;
+    request->was_scheduled = true;
+    request->first_scheduled = now;
     request->num_cached_tokens = static_cast<int>(sequence.num_cached_tokens);
+    --num_requests_queued_;
+    stats_.num_prompt_tokens += request->num_prompt_tokens;
     stats_.num_cached_tokens += sequence.num_cached_tokens;
+    if (prefix_cache_ != nullptr) stats_.num_queried_tokens += request->num_prompt_tokens;
   }
-  if (sequence.next_prompt_logit < sequence.num_prompt_tokens - 1) {
-    const Status status = read_prompt_logprobs(*request, row, logits);
-    if (!status.is_ok()) {
-      fail(*request, sequence, status);
-      return;
-    }
-  }
-  if (row.end_position() < sequence.num_tokens()) return;
-  if (request->sampling.max_tokens == 0) {
-    end_all(request->id, FinishReason::kLength);
-    return;
-  }
-  const std::span<const float> last = logit_row(logits, row.first_logit_row + row.num_logit_rows - 1);
-  if (sequence.num_seats == 1) {
-    sample_choice(*request, sequence, last);
-    return;
-  }
-  fork_choices(*request, sequence);
-  for (const RequestId id = request->id; Sequence * forked : forked_) {
-    // The request goes with its last choice.
-    if (ActiveRequest* rest = find(id); rest != nullptr) sample_choice(*rest, *forked, last);
-  }
-}
-
-Status Engine::read_prompt_logprobs(ActiveRequest& request, const StepRow& row, std::span<const float> logits) {
-  Sequence& sequence = *row.sequence;
-  const int64_t first = row.end_position() - row.num_logit_rows;
-  CHECK(first == sequence.next_prompt_logit);
-  const int64_t end = std::min(row.end_position(), sequence.num_prompt_tokens - 1);
-  for (int64_t position = first; position < end; ++position) {
-    ASSIGN_OR_RETURN(TokenLogprobs entry,
-                     sampler_->logprobs_of(logit_row(logits, row.first_logit_row + static_cast<int>(position - first)),
-                                           sequence.token_ids[static_cast<size_t>(position + 1)],
-                                           request.sampling.num_prompt_logprobs));
-    request.prompt_logprobs.push_back(std::move(entry));
-  }
-  sequence.next_prompt_logit = end;
-  return ok_status();
-}
-
-// The prompt has been computed by one sequence: now every choice gets its own. Fills forked_.
-void Engine::fork_choices(ActiveRequest& request, Sequence& sequence) {
-  forked_.assign(1, &sequence);
-  for (size_t c = 0; c < request.choices.size(); ++c) {
-    Choice& choice = request.choices[c];
-    if (choice.is_finished || choice.sequence == &sequence) continue;
-    choice.sequence = scheduler_->fork(sequence, static_cast<int>(c));
-    choice.sequence->sampling.counts = sequence.sampling.counts;
-    if (sequence.sampling.constraint != nullptr) {
-      choice.sequence->sampling.constraint = sequence.sampling.constraint->clone();
-    }
-    forked_.push_back(choice.sequence);
-  }
-  CHECK(sequence.num_seats == 1);
-}
-
-void Engine::sample_choice(ActiveRequest& request, Sequence& sequence, std::span<const float> logits) {
-  const int choice_index = sequence.choice_index;
-  if (request.choices[static_cast<size_t>(choice_index)].is_ending) return;
-  const SamplingParams& sampling = request.sampling;
-  const bool may_stop = sequence.num_output_tokens() >= sampling.min_tokens;
-  Result<Sample> sample = sampler_->sample(
-      {.logits = logits,
-       .params = sampling,
-       .state = sequence.sampling,
-       .seed = request.seed,
-       .choice_index = choice_index,
-       .output_index = sequence.num_output_tokens(),
-       .suppressed_token_ids = may_stop ? std::span<const int32_t>() : std::span<const int32_t>(request.stop_tokens)});
-  if (!sample.is_ok()) {
-    fail(request, sequence, sample.status());
-    return;
-  }
-  const int32_t token = sample.value().token_id;
-  scheduler_->keep_pages(sequence);
-  sequence.token_ids.push_back(token);
-  if (Sampler::needs_counts(sampling)) Sampler::count_output(sequence.sampling, token);
-  if (sequence.sampling.constraint != nullptr) sequence.sampling.constraint->accept(token);
-  ++stats_.num_generated_tokens;
-
-  TokenEvent event;
-  event.choice_index = choice_index;
-  event.token_ids = std::span(&token, 1);
-  if (sampling.num_logprobs >= 0) event.logprobs = std::span(&sample.value().logprobs, 1);
-  if (contains(request.stop_tokens, token) && may_stop) {
-    event.finish_reason = FinishReason::kStop;
-    event.stop_token_id = token;
-  } else if (sequence.num_output_tokens() >= sampling.max_tokens || sequence.num_tokens() >= limits_.max_model_len) {
-    event.finish_reason = FinishReason::kLength;
-  }
-  emit(request, event);
-  if (event.finish_reason != FinishReason::kNone) close_choice(request, choice_index);
-}
-
-// The sequence's contents cannot be trusted: its choice ends, or all of them while it stands for all.
-void Engine::fail(ActiveRequest& request, Sequence& sequence, const Status& status) {
-  scheduler_->forget_pages(sequence);
-  if (sequence.num_seats > 1) {
-    end_all(request.id, FinishReason::kError, status);
-  } else {
-    end_choice(request, sequence.choice_index, FinishReason::kError, status);
-  }
-}
-
-void Engine::emit(ActiveRequest& request, TokenEvent& event) {
-  event.request_id = request.id;
-  event.num_prompt_tokens = static_cast<int>(request.num_prompt_tokens);
-  event.num_cached_tokens = request.num_cached_tokens;
-  if (!request.has_told_prompt_logprobs) {
-    event.prompt_logprobs = request.prompt_logprobs;
-    request.has_told_prompt_logprobs = true;
-  }
-  request.sink->on_event(event);
-}
-
-void Engine::end_choice(ActiveRequest& request, int choice_index, FinishReason reason, const Status& error) {
-  if (request.choices[static_cast<size_t>(choice_index)].is_finished) return;
-  TokenEvent event;
-  event.choice_index = choice_index;
-  event.finish_reason = reason;
-  event.error = error;
-  emit(request, event);
-  close_choice(request, choice_index);
-}
-
-void Engine::end_all(RequestId request_id, FinishReason reason, const Status& error) {
-  const ActiveRequest* request = find(request_id);
-  const int num_choices = request == nullptr ? 0 : static_cast<int>(request->choices.size());
-  for (int c = 0; c < num_choices; ++c) {
-    ActiveRequest* rest = find(request_id);  // gone once its last choice has ended
-    if (rest == nullptr) return;
-    end_choice(*rest, c, reason, error);
-  }
-}
-
-// Gives back what the choice holds. The request itself goes with its last choice: do not touch it afterwards.
-void Engine::close_choice(ActiveRequest& request, int choice_index) {
-  Choice& choice = request.choices[static_cast<size_t>(choice_index)];
-  CHECK(!choice.is_finished);
-  choice.is_finished = true;
-  --request.num_unfinished;
-  if (Sequence* sequence = choice.sequence; sequence != nullptr && (sequence->num_seats == 1)) {
-    scheduler_->finish(sequence);
-    choice.sequence = nullptr;
-  } else {
-    // Not forked yet: one seat less for the sequence that stands for all, which goes on for another choice.
-    Sequence* shared = nullptr;
-    for (Choice& other : request.choices) shared = other.sequence != nullptr ? other.sequence : shared;
-    if (shared != nullptr) {
-      --shared->num_seats;
-      choice.sequence = nullptr;
-      if (shared->choice_index == choice_index) {
-        for (size_t c = 0; c < request.choices.size(); ++c) {
-          if (request.choices[c].is_finished) continue;
-          shared->choice_index = static_cast<int>(c);
-          request.choices[c].sequence = shared;
-          break;
-        }
-      }
-    }
-  }
-  if (request.num_unfinished == 0) requests_.erase(request.id);
 }
 
 EngineStats Engine::stats() const {
@@ -459,6 +259,8 @@ EngineStats Engine::stats() const {
   stats.num_pages_used = pool_->num_used();
   stats.num_pages_used_peak = pool_->peak_used();
   stats.num_pages_cached = pool_->num_cached_unused();
+  stats.num_requests_active = static_cast<int>(requests_.size());
+  stats.num_requests_queued = num_requests_queued_;
   return stats;
 }
 

@@ -10,6 +10,7 @@
 // them through the prefix cache.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -28,6 +29,7 @@ namespace quire {
 class ModelRunner;
 class PagePool;
 class PrefixCache;
+struct ActiveRequest;
 class Sampler;
 class Scheduler;
 struct Sequence;
@@ -52,20 +54,33 @@ struct EngineOptions {
   int max_logprobs = 20;
 };
 
-// Counters since the engine was made; gauges are of now.
+// Counters since the engine was made, which never fall; gauges are of now.
 struct EngineStats {
+  // num_steps by the tokens that they computed: of entry i, those with at most kStepTokenBounds[i] that are in no entry
+  // before; the last entry has all larger ones.
+  static constexpr std::array<int, 13> kStepTokenBounds = {1,   8,    16,   32,   64,   128,  256,
+                                                           512, 1024, 2048, 4096, 8192, 16384};
+  std::array<int64_t, kStepTokenBounds.size() + 1> num_steps_by_tokens{};
+
   int64_t num_steps = 0;
   int64_t num_prefill_tokens = 0;  // computed for prompts, recomputed ones too
   int64_t num_decode_tokens = 0;   // computed one a step
   int64_t num_generated_tokens = 0;
-  int64_t num_cached_tokens = 0;  // prompt tokens found in the prefix cache
+  int64_t num_prompt_tokens = 0;   // of requests that were scheduled, each counted once
+  int64_t num_queried_tokens = 0;  // of them, those that the prefix cache was asked for
+  int64_t num_cached_tokens = 0;   // and those that it had
   int64_t num_preemptions = 0;
-  double prefill_seconds = 0.0;  // a step's time, divided over its tokens
+  int64_t num_requests = 0;                               // that came
+  std::array<int64_t, kNumFinishReasons> num_finished{};  // choices, by FinishReason
+  std::array<int64_t, kNumAbortReasons> num_aborted{};    // requests, by AbortReason
+  double prefill_seconds = 0.0;                           // a step's time, divided over its tokens
   double decode_seconds = 0.0;
   double kv_useful_share_sum = 0.0;  // over the steps; divided by num_steps: useful bytes of the pages in use
 
   int num_running = 0;  // sequences
   int num_waiting = 0;
+  int num_requests_active = 0;  // without their last event
+  int num_requests_queued = 0;  // of them, those that have never been scheduled
   int num_pages = 0;
   int num_pages_used = 0;
   int num_pages_used_peak = 0;
@@ -81,9 +96,15 @@ class Engine {
   // Queues a request. What can never run is refused here, with the reason; a refused request gets no events.
   Result<RequestId> add_request(Request request);
 
+  // What add_request would refuse it for. Reads constants alone, so that any thread may ask.
+  Status check_request(const Request& request) const;
+
   // Ends a request: each of its unfinished choices gets a last event (kAborted) and its pages are free. Unknown or
   // finished ids are ignored.
-  void abort(RequestId request_id);
+  void abort(RequestId request_id, AbortReason reason = AbortReason::kCaller);
+  void abort_all(AbortReason reason);
+  // Ends all requests with this error.
+  void fail_all(const Status& error);
 
   // Ends one choice because the caller found a stop string in its text: last event kStop.
   void stop_choice(RequestId request_id, int choice_index);
@@ -92,6 +113,7 @@ class Engine {
   Status step();
 
   bool has_work() const;
+  int max_num_seqs() const { return options_.max_num_seqs; }
   EngineStats stats() const;
   void reset_stats();
   const MemoryPlan& memory_plan() const;
@@ -100,12 +122,14 @@ class Engine {
   void clear_prefix_cache();
 
  private:
-  struct Choice;
-  struct ActiveRequest;
-
   Engine(Ops& ops, const Model& model, const EngineOptions& options);
   Status init();
 
+  // engine.cc
+  void note_scheduled(const StepPlan& plan, Clock::time_point now);
+  double useful_share();
+
+  // engine_output.cc: from a step's logits to events, and the ends of requests
   void read_logits(const StepRow& row, std::span<const float> logits);
   Status read_prompt_logprobs(ActiveRequest& request, const StepRow& row, std::span<const float> logits);
   void fork_choices(ActiveRequest& request, Sequence& sequence);
@@ -116,7 +140,6 @@ class Engine {
   void end_all(RequestId request_id, FinishReason reason, const Status& error = {});
   void close_choice(ActiveRequest& request, int choice_index);
   void end_pending();
-  double useful_share();
   ActiveRequest* find(RequestId request_id);
   std::span<const float> logit_row(std::span<const float> logits, int row) const;
 
@@ -139,6 +162,8 @@ class Engine {
   };
   std::vector<Ending> pending_endings_;  // asked for from inside events, or before the first step
   bool is_in_step_ = false;
+  int num_requests_queued_ = 0;
+  Clock::time_point step_end_;  // of the step whose logits are being read
   RequestId next_request_id_ = 1;
   uint64_t seed_source_ = 0;  // of requests without a seed
   EngineStats stats_;

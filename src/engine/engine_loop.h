@@ -77,8 +77,7 @@ class EngineLoop {
 
   EngineLoop(Engine& engine, const EngineLoopOptions& options);
   void run();
-  void grant(Wish& wish);
-  void note_progress();
+  void grant(Wish& wish, const Status& failure);
   double seconds_since_progress_locked() const;
   void add_wish(Wish wish);
 

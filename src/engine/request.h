@@ -132,7 +132,6 @@ struct RequestTimes {
   double first_token_seconds() const { return seconds(arrived, first_token); }
   double end_to_end_seconds() const { return seconds(arrived, finished); }
 
- private:
   static double seconds(Clock::time_point from, Clock::time_point to) {
     const bool is_known = from != Clock::time_point{} && to > from;
     return is_known ? std::chrono::duration<double>(to - from).count() : 0.0;

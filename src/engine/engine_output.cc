@@ -1,0 +1,259 @@
+// From a step's logits to events. Requests end in one place, close_choice.
+#include <algorithm>
+
+#include "engine/active_request.h"
+#include "engine/engine.h"
+#include "engine/sampler.h"
+#include "engine/scheduler.h"
+
+namespace quire {
+
+namespace {
+
+bool contains(std::span<const int32_t> tokens, int32_t token) {
+  return std::find(tokens.begin(), tokens.end(), token) != tokens.end();
+}
+
+}  // namespace
+
+ActiveRequest* Engine::find(RequestId request_id) {
+  const auto it = requests_.find(request_id);
+  return it == requests_.end() ? nullptr : it->second.get();
+}
+
+std::span<const float> Engine::logit_row(std::span<const float> logits, int row) const {
+  const size_t vocab_size = static_cast<size_t>(model_.config().vocab_size);
+  return logits.subspan(static_cast<size_t>(row) * vocab_size, vocab_size);
+}
+
+void Engine::read_logits(const StepRow& row, std::span<const float> logits) {
+  Sequence& sequence = *row.sequence;
+  ActiveRequest* const request = find(sequence.request_id);
+  CHECK(request != nullptr);
+  if (sequence.next_prompt_logit < sequence.num_prompt_tokens - 1) {
+    const Status status = read_prompt_logprobs(*request, row, logits);
+    if (!status.is_ok()) {
+      fail(*request, sequence, status);
+      return;
+    }
+  }
+  if (row.end_position() < sequence.num_tokens()) return;
+  if (request->sampling.max_tokens == 0) {
+    end_all(request->id, FinishReason::kLength);
+    return;
+  }
+  const std::span<const float> last = logit_row(logits, row.first_logit_row + row.num_logit_rows - 1);
+  if (sequence.num_seats == 1) {
+    sample_choice(*request, sequence, last);
+    return;
+  }
+  fork_choices(*request, sequence);
+  for (const RequestId id = request->id; Sequence * forked : forked_) {
+    // The request goes with its last choice.
+    if (ActiveRequest* rest = find(id); rest != nullptr) sample_choice(*rest, *forked, last);
+  }
+}
+
+Status Engine::read_prompt_logprobs(ActiveRequest& request, const StepRow& row, std::span<const float> logits) {
+  Sequence& sequence = *row.sequence;
+  const int64_t first = row.end_position() - row.num_logit_rows;
+  CHECK(first == sequence.next_prompt_logit);
+  const int64_t end = std::min(row.end_position(), sequence.num_prompt_tokens - 1);
+  for (int64_t position = first; position < end; ++position) {
+    ASSIGN_OR_RETURN(TokenLogprobs entry,
+                     sampler_->logprobs_of(logit_row(logits, row.first_logit_row + static_cast<int>(position - first)),
+                                           sequence.token_ids[static_cast<size_t>(position + 1)],
+                                           request.sampling.num_prompt_logprobs));
+    request.prompt_logprobs.push_back(std::move(entry));
+  }
+  sequence.next_prompt_logit = end;
+  return ok_status();
+}
+
+// The prompt has been computed by one sequence: now every choice gets its own. Fills forked_.
+void Engine::fork_choices(ActiveRequest& request, Sequence& sequence) {
+  forked_.assign(1, &sequence);
+  for (size_t c = 0; c < request.choices.size(); ++c) {
+    ActiveChoice& choice = request.choices[c];
+    if (choice.is_finished || choice.sequence == &sequence) continue;
+    choice.sequence = scheduler_->fork(sequence, static_cast<int>(c));
+    choice.sequence->sampling.counts = sequence.sampling.counts;
+    if (sequence.sampling.constraint != nullptr) {
+      choice.sequence->sampling.constraint = sequence.sampling.constraint->clone();
+    }
+    forked_.push_back(choice.sequence);
+  }
+  CHECK(sequence.num_seats == 1);
+}
+
+void Engine::sample_choice(ActiveRequest& request, Sequence& sequence, std::span<const float> logits) {
+  const int choice_index = sequence.choice_index;
+  if (request.choices[static_cast<size_t>(choice_index)].is_ending) return;
+  const SamplingParams& sampling = request.sampling;
+  const bool may_stop = sequence.num_output_tokens() >= sampling.min_tokens;
+  Result<Sample> sample = sampler_->sample(
+      {.logits = logits,
+       .params = sampling,
+       .state = sequence.sampling,
+       .seed = request.seed,
+       .choice_index = choice_index,
+       .output_index = sequence.num_output_tokens(),
+       .suppressed_token_ids = may_stop ? std::span<const int32_t>() : std::span<const int32_t>(request.stop_tokens)});
+  if (!sample.is_ok()) {
+    fail(request, sequence, sample.status());
+    return;
+  }
+  const int32_t token = sample.value().token_id;
+  scheduler_->keep_pages(sequence);
+  sequence.token_ids.push_back(token);
+  if (Sampler::needs_counts(sampling)) Sampler::count_output(sequence.sampling, token);
+  if (sequence.sampling.constraint != nullptr) sequence.sampling.constraint->accept(token);
+  ++stats_.num_generated_tokens;
+  ActiveChoice& choice = request.choices[static_cast<size_t>(choice_index)];
+  if (choice.first_token == Clock::time_point{}) choice.first_token = step_end_;
+  choice.last_token = step_end_;
+
+  TokenEvent event;
+  event.choice_index = choice_index;
+  event.token_ids = std::span(&token, 1);
+  if (sampling.num_logprobs >= 0) event.logprobs = std::span(&sample.value().logprobs, 1);
+  if (contains(request.stop_tokens, token) && may_stop) {
+    event.finish_reason = FinishReason::kStop;
+    event.stop_token_id = token;
+  } else if (sequence.num_output_tokens() >= sampling.max_tokens || sequence.num_tokens() >= limits_.max_model_len) {
+    event.finish_reason = FinishReason::kLength;
+  }
+  emit(request, event);
+  if (event.finish_reason != FinishReason::kNone) close_choice(request, choice_index);
+}
+
+// The sequence's contents cannot be trusted: its choice ends, or all of them while it stands for all.
+void Engine::fail(ActiveRequest& request, Sequence& sequence, const Status& status) {
+  scheduler_->forget_pages(sequence);
+  if (sequence.num_seats > 1) {
+    end_all(request.id, FinishReason::kError, status);
+  } else {
+    end_choice(request, sequence.choice_index, FinishReason::kError, status);
+  }
+}
+
+void Engine::emit(ActiveRequest& request, TokenEvent& event) {
+  event.request_id = request.id;
+  event.num_prompt_tokens = static_cast<int>(request.num_prompt_tokens);
+  event.num_cached_tokens = request.num_cached_tokens;
+  if (!request.has_told_prompt_logprobs) {
+    event.prompt_logprobs = request.prompt_logprobs;
+    request.has_told_prompt_logprobs = true;
+  }
+  const ActiveChoice& choice = request.choices[static_cast<size_t>(event.choice_index)];
+  event.times = {.arrived = request.arrived,
+                 .first_scheduled = request.first_scheduled,
+                 .first_token = choice.first_token,
+                 .last_token = choice.last_token,
+                 .finished = {},
+                 .num_preemptions = request.num_preemptions};
+  if (event.finish_reason != FinishReason::kNone) {
+    event.times.finished = Clock::now();
+    ++stats_.num_finished[static_cast<size_t>(event.finish_reason)];
+  }
+  request.sink->on_event(event);
+}
+
+void Engine::end_choice(ActiveRequest& request, int choice_index, FinishReason reason, const Status& error) {
+  if (request.choices[static_cast<size_t>(choice_index)].is_finished) return;
+  TokenEvent event;
+  event.choice_index = choice_index;
+  event.finish_reason = reason;
+  event.error = error;
+  emit(request, event);
+  close_choice(request, choice_index);
+}
+
+void Engine::end_all(RequestId request_id, FinishReason reason, const Status& error) {
+  const ActiveRequest* request = find(request_id);
+  const int num_choices = request == nullptr ? 0 : static_cast<int>(request->choices.size());
+  for (int c = 0; c < num_choices; ++c) {
+    ActiveRequest* rest = find(request_id);  // gone once its last choice has ended
+    if (rest == nullptr) return;
+    end_choice(*rest, c, reason, error);
+  }
+}
+
+// Gives back what the choice holds. The request itself goes with its last choice: do not touch it afterwards.
+void Engine::close_choice(ActiveRequest& request, int choice_index) {
+  ActiveChoice& choice = request.choices[static_cast<size_t>(choice_index)];
+  CHECK(!choice.is_finished);
+  choice.is_finished = true;
+  --request.num_unfinished;
+  if (Sequence* sequence = choice.sequence; sequence != nullptr && (sequence->num_seats == 1)) {
+    scheduler_->finish(sequence);
+    choice.sequence = nullptr;
+  } else {
+    // Not forked yet: one seat less for the sequence that stands for all, which goes on for another choice.
+    Sequence* shared = nullptr;
+    for (ActiveChoice& other : request.choices) shared = other.sequence != nullptr ? other.sequence : shared;
+    if (shared != nullptr) {
+      --shared->num_seats;
+      choice.sequence = nullptr;
+      if (shared->choice_index == choice_index) {
+        for (size_t c = 0; c < request.choices.size(); ++c) {
+          if (request.choices[c].is_finished) continue;
+          shared->choice_index = static_cast<int>(c);
+          request.choices[c].sequence = shared;
+          break;
+        }
+      }
+    }
+  }
+  if (request.num_unfinished > 0) return;
+  if (!request.was_scheduled) --num_requests_queued_;
+  requests_.erase(request.id);
+}
+
+void Engine::abort(RequestId request_id, AbortReason reason) {
+  ActiveRequest* request = find(request_id);
+  if (request == nullptr) return;
+  if (std::exchange(request->is_aborting, true)) return;
+  ++stats_.num_aborted[static_cast<size_t>(reason)];
+  for (ActiveChoice& choice : request->choices) choice.is_ending = true;
+  pending_endings_.push_back({request_id, -1, FinishReason::kAborted});
+  if (!is_in_step_) end_pending();
+}
+
+void Engine::abort_all(AbortReason reason) {
+  CHECK(!is_in_step_);
+  while (!requests_.empty()) abort(requests_.begin()->first, reason);
+}
+
+void Engine::fail_all(const Status& error) {
+  CHECK(!is_in_step_);
+  is_in_step_ = true;
+  while (!requests_.empty()) end_all(requests_.begin()->first, FinishReason::kError, error);
+  is_in_step_ = false;
+  pending_endings_.clear();
+}
+
+void Engine::stop_choice(RequestId request_id, int choice_index) {
+  ActiveRequest* request = find(request_id);
+  if (request == nullptr || choice_index < 0 || choice_index >= static_cast<int>(request->choices.size())) return;
+  request->choices[static_cast<size_t>(choice_index)].is_ending = true;
+  pending_endings_.push_back({request_id, choice_index, FinishReason::kStop});
+  if (!is_in_step_) end_pending();
+}
+
+// Ends what was asked for. The events may ask for more.
+void Engine::end_pending() {
+  is_in_step_ = true;
+  for (size_t i = 0; i < pending_endings_.size(); ++i) {
+    const Ending ending = pending_endings_[i];
+    if (ending.choice_index < 0) {
+      end_all(ending.request_id, ending.reason);
+    } else if (ActiveRequest* request = find(ending.request_id); request != nullptr) {
+      end_choice(*request, ending.choice_index, ending.reason);
+    }
+  }
+  pending_endings_.clear();
+  is_in_step_ = false;
+}
+
+}  // namespace quire
