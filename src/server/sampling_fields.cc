@@ -1,9 +1,11 @@
 #include "server/sampling_fields.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <limits>
 
+#include "server/json_fields.h"
 #include "text/utf8.h"
 
 namespace quire {
@@ -15,50 +17,6 @@ namespace {
 constexpr int64_t kMaxStopStrings = 64;
 constexpr size_t kMaxStopBytes = 4096;
 
-// The first bytes of a text, without a character of which only a part would be left.
-std::string shorten(const std::string& text, size_t num_bytes) {
-  if (text.size() <= num_bytes) return text;
-  const auto is_continuation = [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0) == 0x80; };
-  while (num_bytes > 0 && is_continuation(text[num_bytes])) --num_bytes;
-  return text.substr(0, num_bytes);
-}
-
-std::string shown(const json::value& value) {
-  const std::string text = json::serialize(value);
-  constexpr size_t kLongest = 60;
-  return text.size() > kLongest ? shorten(text, kLongest) + "..." : text;
-}
-
-Status wrong(std::string_view name, std::string_view wanted, const json::value& value) {
-  return invalid_argument(std::string(name) + " must be " + std::string(wanted) + ", not " + shown(value));
-}
-
-// A whole number, also when written as 3.0.
-bool read_integer(const json::value& value, int64_t& out) {
-  if (value.is_int64()) {
-    out = value.get_int64();
-    return true;
-  }
-  if (value.is_double() && std::nearbyint(value.get_double()) == value.get_double() &&
-      std::abs(value.get_double()) < 0x1p53) {
-    out = static_cast<int64_t>(value.get_double());
-    return true;
-  }
-  return false;
-}
-
-bool read_number(const json::value& value, double& out) {
-  if (value.is_int64())
-    out = static_cast<double>(value.get_int64());
-  else if (value.is_uint64())
-    out = static_cast<double>(value.get_uint64());
-  else if (value.is_double())
-    out = value.get_double();
-  else
-    return false;
-  return std::isfinite(out);
-}
-
 struct NumberRange {
   double low;
   double high;
@@ -67,7 +25,8 @@ struct NumberRange {
 
 Status set_number(float& target, std::string_view name, const json::value& value, const NumberRange& range) {
   double number = 0;
-  if (!read_number(value, number) || number < range.low || number > range.high) return wrong(name, range.wanted, value);
+  if (!read_number(value, number) || number < range.low || number > range.high)
+    return wrong_field(name, range.wanted, value);
   target = static_cast<float>(number);
   return ok_status();
 }
@@ -76,25 +35,25 @@ template <typename Integer>
 Status set_integer(Integer& target, std::string_view name, const json::value& value, int64_t low, int64_t high) {
   int64_t number = 0;
   if (!read_integer(value, number) || number < low || number > high) {
-    return wrong(name, "a whole number from " + std::to_string(low) + " to " + std::to_string(high), value);
+    return wrong_field(name, "a whole number from " + std::to_string(low) + " to " + std::to_string(high), value);
   }
   target = static_cast<Integer>(number);
   return ok_status();
 }
 
 Status set_flag(bool& target, std::string_view name, const json::value& value) {
-  if (!value.is_bool()) return wrong(name, "true or false", value);
+  if (!value.is_bool()) return wrong_field(name, "true or false", value);
   target = value.get_bool();
   return ok_status();
 }
 
 Status set_token_ids(std::vector<int32_t>& target, std::string_view name, const json::value& value) {
-  if (!value.is_array()) return wrong(name, "a list of token ids", value);
+  if (!value.is_array()) return wrong_field(name, "a list of token ids", value);
   target.clear();
   for (const json::value& item : value.get_array()) {
     int64_t id = 0;
     if (!read_integer(item, id) || id < 0 || id > std::numeric_limits<int32_t>::max()) {
-      return wrong(name, "a list of token ids", value);
+      return wrong_field(name, "a list of token ids", value);
     }
     target.push_back(static_cast<int32_t>(id));
   }
@@ -105,7 +64,7 @@ Status set_stop(SamplingOptions& options, const json::value& value) {
   const auto add = [&](const json::value& item) {
     if (!item.is_string() || item.get_string().empty() || item.get_string().size() > kMaxStopBytes ||
         !is_valid_utf8(item.get_string())) {
-      return wrong(
+      return wrong_field(
           "stop",
           "a string or a list of strings, none empty, not UTF-8 or over " + std::to_string(kMaxStopBytes) + " bytes",
           value);
@@ -125,18 +84,17 @@ Status set_stop(SamplingOptions& options, const json::value& value) {
 
 Status set_logit_bias(SamplingOptions& options, const json::value& value) {
   if (!value.is_object())
-    return wrong("logit_bias", "an object of token ids and numbers, such as {\"42\": -1.5}", value);
+    return wrong_field("logit_bias", "an object of token ids and numbers, such as {\"42\": -1.5}", value);
   options.params.logit_bias.clear();
   for (const auto& [key, bias] : value.get_object()) {
     int32_t id = -1;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
     double number = 0;
     if (error != std::errc() || end != key.data() + key.size() || id < 0) {
-      return invalid_argument("logit_bias has the key '" + shorten(std::string(key), 40) +
-                              "', which is not a token id");
+      return invalid_argument("logit_bias has the key '" + shorten_text(key, 40) + "', which is not a token id");
     }
     if (!read_number(bias, number) || std::abs(number) > 100) {
-      return wrong("logit_bias of token " + std::to_string(id), "a number from -100 to 100", bias);
+      return wrong_field("logit_bias of token " + std::to_string(id), "a number from -100 to 100", bias);
     }
     options.params.logit_bias.emplace_back(id, static_cast<float>(number));
   }
@@ -150,7 +108,7 @@ Status set_seed(SamplingOptions& options, const json::value& value) {
   } else if (read_integer(value, number)) {
     options.params.seed = static_cast<uint64_t>(number);  // negative seeds are seeds too: their two's complement
   } else {
-    return wrong("seed", "a whole number of 64 bits", value);
+    return wrong_field("seed", "a whole number of 64 bits", value);
   }
   return ok_status();
 }
@@ -186,6 +144,8 @@ constexpr SamplingField kFields[] = {
      [](Options& o, const Value& v) { return set_stop(o, v); }},
     {"stop_token_ids", SamplingValueKind::kIntegers, "Tokens that end the answer",
      [](Options& o, const Value& v) { return set_token_ids(o.params.stop_token_ids, "stop_token_ids", v); }},
+    {"allowed_token_ids", SamplingValueKind::kIntegers, "The only tokens that may come",
+     [](Options& o, const Value& v) { return set_token_ids(o.params.allowed_token_ids, "allowed_token_ids", v); }},
     {"ignore_eos", SamplingValueKind::kFlag, "Go on past the model's own stop tokens",
      [](Options& o, const Value& v) { return set_flag(o.params.ignore_eos, "ignore_eos", v); }},
     {"repetition_penalty", SamplingValueKind::kNumber, "Over 1 makes tokens of prompt and answer less likely to return",
@@ -216,10 +176,16 @@ std::span<const SamplingField> sampling_fields() {
   return kFields;
 }
 
-Status apply_sampling_fields(SamplingOptions& options, const json::object& object) {
+Status apply_sampling_fields(SamplingOptions& options, const json::object& object,
+                             std::span<const std::string_view> without, std::string* wrong_field_name) {
   for (const SamplingField& field : kFields) {
+    if (std::find(without.begin(), without.end(), field.name) != without.end()) continue;
     const json::value* value = object.if_contains({field.name.data(), field.name.size()});
-    if (value != nullptr && !value->is_null()) RETURN_IF_ERROR(field.set(options, *value));
+    if (value == nullptr || value->is_null()) continue;
+    const Status status = field.set(options, *value);
+    if (status.is_ok()) continue;
+    if (wrong_field_name != nullptr) *wrong_field_name = std::string(field.name);
+    return status;
   }
   return ok_status();
 }

@@ -40,7 +40,9 @@ struct SamplingField {
 
 std::span<const SamplingField> sampling_fields();
 
-// Sets every sampling field that the object has; other keys are the caller's business.
-Status apply_sampling_fields(SamplingOptions& options, const boost::json::object& object);
+// Sets every sampling field that the object has, but for those named in `without`; other keys are the caller's
+// business. Where a field is wrong, its name goes to `wrong_field_name`.
+Status apply_sampling_fields(SamplingOptions& options, const boost::json::object& object,
+                             std::span<const std::string_view> without = {}, std::string* wrong_field_name = nullptr);
 
 }  // namespace quire
