@@ -29,44 +29,46 @@ struct AnswerElement {
     kPythonCall,  // name(key=value, …)
   };
   Kind kind = Kind::kText;
-  std::string_view text;
+  std::string_view text = {};
+  std::string_view name_key = "name";  // of kCallObject, the key that is written
   bool is_optional = false;  // may be left out; told by its first character. Written all the same unless is_not_written
   bool is_not_written = false;
 };
 
 // <parameter=key>value</parameter> and its kin: key_open key key_close value_open value value_close.
 struct ParameterSyntax {
-  std::string_view key_open, key_close;
-  std::string_view value_open, value_close;  // value_open may be empty
-  std::string_view space_around_value;       // written around values; one newline at either end is not the value's
-  std::string_view space_between;            // written between parameters
+  std::string_view key_open = {}, key_close = {};
+  std::string_view value_open = {}, value_close = {};  // value_open may be empty
+  std::string_view space_around_value = {};  // written around values; one newline at either end is not the value's
+  std::string_view space_between = {};       // written between parameters
   // Where a family says beside the key whether the value is plain text (string="true") or JSON: the two endings of the
   // key, in place of key_close.
-  std::string_view key_close_text, key_close_json;
+  std::string_view key_close_text = {}, key_close_json = {};
 };
 
 struct ToolSyntax {
   enum class CallId : uint8_t {
-    kRandom,        // "call_" and 24 random letters and digits
-    kNineLetters,   // nine random letters and digits (Mistral)
-    kFunctionIndex  // "functions.name:index" (Kimi)
+    kRandom,         // "call_" and 24 random letters and digits
+    kNineLetters,    // nine random letters and digits (Mistral)
+    kFunctionIndex,  // "functions.name:index" (Kimi)
   };
-  std::string_view name;                      // as flags name it
-  std::span<const std::string_view> aliases;  // further names
-  bool is_harmony = false;                    // channels: its own reader and grammar, the rest of the row is empty
-  // An answer is: text, opening, call, (separator, call)…, closing. Opening, separator and closing may be empty.
-  std::span<const AnswerElement> opening, call, separator, closing;
-  ParameterSyntax parameters;
-  // The first element is no marker that text would not contain by chance ('{', '['): looked for only where the content
-  // begins.
-  bool is_only_at_start = false;
+  std::string_view name;                            // as flags name it; several rows may share it
+  std::span<const std::string_view> aliases = {};   // further names
+  std::span<const std::string_view> evidence = {};  // a template that contains all of them is of this family
+  bool is_harmony = false;                          // channels: its own reader and grammar, the rest is empty
+  // An answer is: text, opening, call, (separator, call)…, closing. Opening, separator and closing may be empty. What
+  // begins a call counts anywhere in the content if it is a marker, and only where the content begins if it is a single
+  // character ('{', '[').
+  std::span<const AnswerElement> opening = {}, call = {}, separator = {}, closing = {};
+  ParameterSyntax parameters = {};
   CallId call_id = CallId::kRandom;
 };
 
 struct ReasoningSyntax {
   std::string_view name;
-  std::span<const std::string_view> aliases;
-  std::string_view open, close;  // both empty for harmony
+  std::span<const std::string_view> aliases = {};
+  std::span<const std::string_view> evidence = {};
+  std::string_view open = {}, close = {};  // both empty for harmony
   bool is_harmony = false;
   // The model thinks first even where no opening tag is seen: text counts as thinking until the closing tag.
   bool is_always_first = false;
