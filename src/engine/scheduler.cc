@@ -8,9 +8,15 @@ namespace quire {
 namespace {
 
 bool goes_before(const Sequence& a, const Sequence& b) {
+  if (a.is_due != b.is_due) return a.is_due;
   if (a.priority != b.priority) return a.priority < b.priority;
   if (a.arrival != b.arrival) return a.arrival < b.arrival;
   return a.choice_index < b.choice_index;
+}
+
+bool waits_before(const Sequence& a, const Sequence& b) {
+  if (a.is_due == b.is_due && a.priority == b.priority && a.was_admitted != b.was_admitted) return a.was_admitted;
+  return goes_before(a, b);
 }
 
 int64_t num_left(const Sequence& sequence) {
@@ -19,12 +25,13 @@ int64_t num_left(const Sequence& sequence) {
 
 }  // namespace
 
-Scheduler::Scheduler(SchedulerConfig config, PagePool* pool, PrefixCache* prefix_cache)
-    : config_(std::move(config)), pool_(pool), prefix_cache_(prefix_cache) {
+Scheduler::Scheduler(SchedulerConfig config, PagePool* pool, PrefixCache* prefix_cache, SwapSpace* swap_space)
+    : config_(std::move(config)), pool_(pool), prefix_cache_(prefix_cache), swap_space_(swap_space) {
   CHECK(config_.max_num_seqs > 0);
   CHECK(config_.max_num_batched_tokens >= config_.max_num_seqs);
   CHECK(config_.max_logit_rows >= config_.max_num_seqs);
   running_.reserve(static_cast<size_t>(config_.max_num_seqs));
+  readers_.reserve(static_cast<size_t>(config_.max_num_seqs));
   plan_.rows.reserve(static_cast<size_t>(config_.max_num_seqs));
 }
 
@@ -64,28 +71,40 @@ Sequence* Scheduler::add(std::unique_ptr<Sequence> sequence) {
   CHECK(sequence->num_seats <= config_.max_num_seqs);
   sequence->arrival = next_arrival_++;
   for (const int window : config_.group_windows) sequence->tables.emplace_back(pool_, config_.page_size, window);
+  sequence->share = shares_.join(sequence->share_key);
   Sequence* added = sequence.get();
   insert_in_order(std::move(sequence), /*is_running=*/false);
   return added;
 }
 
 void Scheduler::insert_in_order(std::unique_ptr<Sequence> sequence, bool is_running) {
-  const auto comes_later = [](const std::unique_ptr<Sequence>& a, const std::unique_ptr<Sequence>& b) {
-    return goes_before(*a, *b);
+  const auto insert = [&sequence](auto& list, bool (*is_before)(const Sequence&, const Sequence&)) {
+    const auto at = std::upper_bound(list.begin(), list.end(), sequence,
+                                     [is_before](const auto& a, const auto& b) { return is_before(*a, *b); });
+    list.insert(at, std::move(sequence));
   };
   if (is_running) {
-    running_.insert(std::upper_bound(running_.begin(), running_.end(), sequence, comes_later), std::move(sequence));
+    insert(running_, goes_before);
   } else {
-    waiting_.insert(std::upper_bound(waiting_.begin(), waiting_.end(), sequence, comes_later), std::move(sequence));
+    insert(waiting_, waits_before);
   }
+}
+
+// Somebody has been passed over for too long.
+void Scheduler::put_due_first() {
+  has_new_due_ = false;
+  std::stable_sort(running_.begin(), running_.end(), [](const auto& a, const auto& b) { return goes_before(*a, *b); });
+  std::stable_sort(waiting_.begin(), waiting_.end(), [](const auto& a, const auto& b) { return waits_before(*a, *b); });
 }
 
 const StepPlan& Scheduler::schedule() {
   plan_.clear();
+  if (has_new_due_) put_due_first();
   schedule_decodes();
   plan_.num_decode_rows = static_cast<int>(plan_.rows.size());
   schedule_prefills();
   if (plan_.num_preempted == 0) admit_waiting();
+  number_logit_rows();
   return plan_;
 }
 
@@ -108,93 +127,62 @@ void Scheduler::schedule_decodes() {
 }
 
 void Scheduler::schedule_prefills() {
-  for (size_t i = 0; i < running_.size(); ++i) {
-    Sequence& sequence = *running_[i];
-    if (num_left(sequence) == 1) continue;
-    int64_t chunk = largest_chunk(sequence);
-    if (chunk <= 0) continue;
-    release_behind(sequence);
-    // As much of the chunk as there are pages for.
-    if (pages_to_grow(sequence, chunk) > pool_->num_available()) {
-      int64_t fits = 0;
-      while (fits + 1 < chunk) {
-        const int64_t middle = fits + (chunk - fits) / 2;
-        (pages_to_grow(sequence, middle) <= pool_->num_available() ? fits : chunk) = middle;
-      }
-      chunk = fits;
-    }
-    if (chunk > 0) {
-      const bool has_grown = grow(sequence, chunk);
-      CHECK(has_grown);
-      add_row(sequence, chunk);
-    } else if (plan_.rows.empty()) {
-      // Nobody else moves either, so waiting would be for ever. What gives way has no row.
-      const bool is_itself = i + 1 == running_.size();
-      preempt_newest();
-      if (!is_itself) --i;  // try again
+  readers_.clear();
+  for (const auto& sequence : running_) {
+    if (num_left(*sequence) != 1) readers_.push_back(sequence.get());
+  }
+  if (shares_.num_active_keys() > 1) {
+    std::stable_sort(readers_.begin(), readers_.end(), [](const Sequence* a, const Sequence* b) {
+      if (a->is_due != b->is_due) return a->is_due;
+      if (a->priority != b->priority) return a->priority < b->priority;
+      return a->share->num_served < b->share->num_served;
+    });
+  }
+  for (Sequence* reader : readers_) {
+    read_chunk(*reader);
+    if (reader->num_stalled_steps >= config_.max_stalled_steps && !reader->is_due) {
+      reader->is_due = true;
+      has_new_due_ = true;
     }
   }
+  // Nobody moves, so waiting would be for ever: the newest give way until the oldest can.
+  while (plan_.rows.empty() && !running_.empty()) {
+    preempt_newest();
+    if (!running_.empty()) read_chunk(*running_.front());
+  }
+}
+
+// As much of the next chunk as there are pages for.
+void Scheduler::read_chunk(Sequence& sequence) {
+  ++sequence.num_stalled_steps;
+  int64_t chunk = largest_chunk(sequence);
+  if (chunk <= 0) return;
+  release_behind(sequence);
+  if (pages_to_grow(sequence, chunk) > pool_->num_available()) {
+    int64_t fits = 0;
+    while (fits + 1 < chunk) {
+      const int64_t middle = fits + (chunk - fits) / 2;
+      (pages_to_grow(sequence, middle) <= pool_->num_available() ? fits : chunk) = middle;
+    }
+    chunk = fits;
+  }
+  if (chunk <= 0) return;
+  const bool has_grown = grow(sequence, chunk);
+  CHECK(has_grown);
+  add_row(sequence, chunk);
 }
 
 int64_t Scheduler::largest_chunk(const Sequence& sequence) const {
   int64_t chunk = std::min<int64_t>(num_left(sequence), config_.max_num_batched_tokens - plan_.num_tokens);
   const int64_t rows_left = config_.max_logit_rows - plan_.num_logit_rows;
-  if (sequence.next_prompt_logit < sequence.num_prompt_tokens - 1) {
+  if (sequence.wants_prompt_logits()) {
     // One row a position from next_prompt_logit on, the last position's sample included.
     const int64_t num_without = std::max<int64_t>(sequence.next_prompt_logit - sequence.num_computed_tokens, 0);
     chunk = std::min(chunk, num_without + rows_left);
-  } else if (rows_left <= 0) {
+  } else if (rows_left <= 0 && sequence.pooling == Pooling::kNone) {
     chunk = std::min(chunk, num_left(sequence) - 1);
   }
   return chunk;
-}
-
-void Scheduler::admit_waiting() {
-  while (!waiting_.empty()) {
-    Sequence& sequence = *waiting_.front();
-    if (num_seats_taken() + sequence.num_seats > config_.max_num_seqs) return;
-    if (largest_chunk(sequence) <= 0) return;
-    if (pool_->num_available() == 0) return;
-    if (!admit(sequence)) return;
-    std::unique_ptr<Sequence> admitted = std::move(waiting_.front());
-    waiting_.pop_front();
-    insert_in_order(std::move(admitted), /*is_running=*/true);
-    const int64_t chunk = largest_chunk(sequence);
-    const bool has_grown = chunk > 0 && grow(sequence, chunk);
-    CHECK(has_grown);
-    add_row(sequence, chunk);
-  }
-}
-
-// Takes what the prefix cache has; true if there are pages for the rest.
-bool Scheduler::admit(Sequence& sequence) {
-  // A sequence whose prompt logits are wanted computes every position.
-  const bool wants_prompt_logits = sequence.next_prompt_logit < sequence.num_prompt_tokens - 1;
-  if (prefix_cache_ != nullptr && !wants_prompt_logits) {
-    // The last position is always computed, so that there are logits.
-    sequence.num_computed_tokens = prefix_cache_->find(sequence.scope(), sequence.token_ids, sequence.num_tokens() - 1,
-                                                       &found_pages_, &sequence.cache_node);
-    for (size_t g = 0; g < sequence.tables.size(); ++g) {
-      sequence.tables[g].adopt(found_pages_[g]);
-      found_pages_[g].clear();
-    }
-    sequence.num_kept_pages = sequence.num_computed_tokens / config_.page_size;
-  }
-  int64_t num_spoken_for = 0;
-  for (const auto& other : running_) num_spoken_for += pages_still_to_come(*other);
-  // With others running, a hundredth of the pool is left for them to grow.
-  const int64_t num_spare = running_.empty() ? 0 : pool_->num_pages() / 100 + num_spoken_for;
-  const int64_t num_needed = pages_still_to_come(sequence);
-  if (num_needed + num_spare > pool_->num_available()) {
-    // Alone it must fit: check_fits said so, unless pages are held by steps in flight.
-    drop_pages(sequence);
-    return false;
-  }
-  if (!sequence.was_admitted) {
-    sequence.was_admitted = true;
-    sequence.num_cached_tokens = sequence.num_computed_tokens;
-  }
-  return true;
 }
 
 int64_t Scheduler::pages_to_grow(const Sequence& sequence, int64_t num_tokens) const {
@@ -237,9 +225,8 @@ void Scheduler::add_row(Sequence& sequence, int64_t num_tokens) {
   row.sequence = &sequence;
   row.first_position = sequence.num_computed_tokens;
   row.num_tokens = static_cast<int>(num_tokens);
-  row.first_logit_row = plan_.num_logit_rows;
   const int64_t end = row.end_position();
-  if (sequence.next_prompt_logit < sequence.num_prompt_tokens - 1) {
+  if (sequence.wants_prompt_logits()) {
     row.num_logit_rows =
         static_cast<int>(std::max<int64_t>(end - std::max(row.first_position, sequence.next_prompt_logit), 0));
   } else {
@@ -248,6 +235,35 @@ void Scheduler::add_row(Sequence& sequence, int64_t num_tokens) {
   plan_.num_tokens += row.num_tokens;
   plan_.num_logit_rows += row.num_logit_rows;
   plan_.rows.push_back(row);
+  sequence.num_stalled_steps = 0;
+  charge(sequence, row.first_position, end);
+}
+
+// The key pays for what is computed the first time; what was found, or is computed again, is free.
+void Scheduler::charge(Sequence& sequence, int64_t first_position, int64_t end_position) {
+  const int64_t first = std::max(first_position, sequence.num_charged_tokens);
+  if (first >= end_position) return;
+  const int64_t num_prompt = std::max<int64_t>(std::min(end_position, sequence.num_prompt_tokens) - first, 0);
+  sequence.share->num_served +=
+      TokenShares::kPromptWeight * num_prompt + TokenShares::kOutputWeight * (end_position - first - num_prompt);
+  sequence.num_charged_tokens = end_position;
+}
+
+// Rows whose pages others wait for get logits at their end, so that it is known at once whether the pages are good.
+void Scheduler::number_logit_rows() {
+  int next = 0;
+  for (StepRow& row : plan_.rows) {
+    const Sequence& sequence = *row.sequence;
+    if (row.num_logit_rows == 0 && sequence.num_waiters > 0 && !sequence.wants_prompt_logits() &&
+        plan_.num_logit_rows < config_.max_logit_rows &&
+        row.end_position() / config_.page_size > sequence.num_kept_pages) {
+      row.num_logit_rows = 1;
+      ++plan_.num_logit_rows;
+    }
+    row.first_logit_row = next;
+    next += row.num_logit_rows;
+  }
+  CHECK(next == plan_.num_logit_rows);
 }
 
 bool Scheduler::is_scheduled(const Sequence& sequence) const {
@@ -255,26 +271,9 @@ bool Scheduler::is_scheduled(const Sequence& sequence) const {
                      [&](const StepRow& row) { return row.sequence == &sequence; });
 }
 
-void Scheduler::preempt_newest() {
-  CHECK(!running_.empty());
-  std::unique_ptr<Sequence> sequence = std::move(running_.back());
-  running_.pop_back();
-  DCHECK(!is_scheduled(*sequence));
-  drop_pages(*sequence);
-  ++plan_.num_preempted;
-  insert_in_order(std::move(sequence), /*is_running=*/false);
-}
-
-void Scheduler::drop_pages(Sequence& sequence) {
-  for (PageTable& table : sequence.tables) table.clear();
-  sequence.num_computed_tokens = 0;
-  sequence.num_kept_pages = 0;
-  sequence.cache_node = PrefixCache::Node{};
-}
-
 void Scheduler::complete() {
   for (const StepRow& row : plan_.rows) row.sequence->num_computed_tokens = row.end_position();
-  plan_.copies.clear();
+  plan_.clear_copies();
 }
 
 Sequence* Scheduler::fork(Sequence& parent, int choice_index) {
@@ -287,6 +286,11 @@ Sequence* Scheduler::fork(Sequence& parent, int choice_index) {
   child->arrival = parent.arrival;
   child->adapter_id = parent.adapter_id;
   child->cache_salt = parent.cache_salt;
+  child->share_key = parent.share_key;
+  child->share = shares_.join(parent.share_key);
+  child->num_charged_tokens = parent.num_charged_tokens;
+  child->is_due = parent.is_due;
+  child->num_preemptions = parent.num_preemptions;
   child->token_ids.reserve(parent.token_ids.capacity());
   child->token_ids = parent.token_ids;
   child->num_prompt_tokens = parent.num_prompt_tokens;
@@ -320,6 +324,9 @@ void Scheduler::forget_pages(Sequence& sequence) {
 }
 
 void Scheduler::finish(Sequence* sequence) {
+  release_waiters(*sequence);
+  stop_waiting(*sequence);
+  shares_.leave(sequence->share);
   const auto is_it = [sequence](const std::unique_ptr<Sequence>& other) { return other.get() == sequence; };
   if (const auto it = std::find_if(running_.begin(), running_.end(), is_it); it != running_.end()) {
     running_.erase(it);

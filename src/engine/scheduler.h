@@ -1,10 +1,14 @@
-// Decides, step by step, which sequences compute which tokens. First come, first served within a priority:
+// Decides, step by step, which sequences compute which tokens:
 //   1. every running sequence that has one token to compute gets it;
-//   2. what is left of the token budget goes to those that still read their prompt, oldest first, in chunks;
+//   2. what is left of the token budget goes to those that still read their prompt, in chunks;
 //   3. waiting ones are admitted while there are seats and pages for their whole prompt (and a few to spare);
 //   4. when one that decodes cannot have a page, the newest running sequence gives up all of its pages and waits at the
-//      head of the queue; its tokens are kept and computed again later.
-// Pure logic over page numbers: no tensors, no clock. It owns the sequences. Runs on the engine's thread.
+//      head of the queue; its pages are kept in the swap space, or its tokens are computed again later.
+// Lower priorities go first; among equals the client that has been served least (token_shares), then the first come. A
+// request whose beginning another one is computing waits for those pages instead of computing them too. Whoever has
+// been passed over too often goes before all others.
+// Pure logic over page numbers: no tensors, no clock. It owns the sequences. Runs on the engine's thread. Three files:
+// the step, who is admitted (scheduler_admission.cc), who gives way (scheduler_preemption.cc).
 #pragma once
 
 #include <cstdint>
@@ -13,7 +17,9 @@
 #include <vector>
 
 #include "base/status.h"
+#include "engine/preemption.h"
 #include "engine/step_plan.h"
+#include "engine/token_shares.h"
 
 namespace quire {
 
@@ -24,12 +30,18 @@ struct SchedulerConfig {
   int64_t max_model_len = 0;
   int page_size = 16;
   std::vector<int> group_windows;  // a KV group each: its window, or 0
+  PreemptionMode preemption = PreemptionMode::kAuto;
+  PreemptionCosts costs = {};
+  // A waiting sequence before which so many later ones were admitted, or a running one that in so many steps in a row
+  // was given nothing to read, goes before all others from then on.
+  int max_passed_over = 256;
+  int max_stalled_steps = 256;
 };
 
 class Scheduler {
  public:
-  // `prefix_cache` may be null. Pool and cache outlive the scheduler.
-  Scheduler(SchedulerConfig config, PagePool* pool, PrefixCache* prefix_cache);
+  // `prefix_cache` and `swap_space` may be null. Pool, cache and space outlive the scheduler.
+  Scheduler(SchedulerConfig config, PagePool* pool, PrefixCache* prefix_cache, SwapSpace* swap_space = nullptr);
   ~Scheduler();
 
   // Refuses a sequence that the pool could not hold even alone.
@@ -38,17 +50,18 @@ class Scheduler {
   // A new sequence, with its tokens; the pages are the scheduler's business. Returns it.
   Sequence* add(std::unique_ptr<Sequence> sequence);
 
-  // The next step. No rows: there is nothing to run. Valid until the next call.
+  // The next step. No rows: there is nothing to run, but the plan may have copies. Valid until the next call.
   const StepPlan& schedule();
 
-  // The step has been computed: moves the rows on and drops the page copies.
+  // The step has been computed: moves the rows on and drops the copies.
   void complete();
 
   // Another choice of a computed sequence, which shares its pages and takes one of its seats. The child's tokens are
   // copied; the caller sets what differs.
   Sequence* fork(Sequence& parent, int choice_index);
 
-  // Lets later prompts use the full pages that the sequence has computed. Only where its logits were finite.
+  // Lets later prompts use the full pages that the sequence has computed. Only where its logits were finite. A row that
+  // ends inside the prompt but has logits is one whose pages others wait for: this is to be called after it too.
   void keep_pages(Sequence& sequence);
   // Its contents are wrong: nobody may use its pages after it.
   void forget_pages(Sequence& sequence);
@@ -68,26 +81,46 @@ class Scheduler {
  private:
   void schedule_decodes();
   void schedule_prefills();
-  void admit_waiting();
-  bool admit(Sequence& sequence);
+  void read_chunk(Sequence& sequence);
   void add_row(Sequence& sequence, int64_t num_tokens);
+  void charge(Sequence& sequence, int64_t first_position, int64_t end_position);
+  void number_logit_rows();
   int64_t largest_chunk(const Sequence& sequence) const;
   int64_t pages_to_grow(const Sequence& sequence, int64_t num_tokens) const;
   int64_t pages_still_to_come(const Sequence& sequence) const;
   void release_behind(Sequence& sequence);
   bool grow(Sequence& sequence, int64_t num_tokens);
-  void preempt_newest();
-  void drop_pages(Sequence& sequence);
   void insert_in_order(std::unique_ptr<Sequence> sequence, bool is_running);
+  void put_due_first();
   bool is_scheduled(const Sequence& sequence) const;
+
+  void admit_waiting();
+  size_t next_to_admit();
+  bool admit(Sequence& sequence);
+  bool find_prefix(Sequence& sequence);
+  bool await_pages(Sequence& sequence, int64_t num_found);
+  bool must_wait(Sequence& sequence);
+  void stop_waiting(Sequence& sequence);
+  void release_waiters(Sequence& sequence);
+  void count_passed_over(const Sequence& admitted);
+
+  void preempt_newest();
+  bool swap_out(Sequence& sequence);
+  bool is_swap_wanted(const Sequence& sequence) const;
+  bool swap_in(Sequence& sequence, int64_t num_spare);
+  void drop_pages(Sequence& sequence);
 
   SchedulerConfig config_;
   PagePool* pool_;
   PrefixCache* prefix_cache_;
+  SwapSpace* swap_space_;
+  TokenShares shares_;
   std::vector<std::unique_ptr<Sequence>> running_;  // in order of priority and arrival
-  std::deque<std::unique_ptr<Sequence>> waiting_;   // likewise
+  std::deque<std::unique_ptr<Sequence>> waiting_;   // likewise, but those that gave way before the new ones
   StepPlan plan_;
   std::vector<std::vector<PageRef>> found_pages_;  // scratch
+  std::vector<Sequence*> readers_;                 // of this step: those that still read their prompt
+  bool has_new_due_ = false;
   uint64_t next_arrival_ = 0;
 };
 

@@ -12,8 +12,11 @@
 #include "engine/sampler.h"
 #include "kv/page_table.h"
 #include "kv/prefix_cache.h"
+#include "kv/swap_space.h"
 
 namespace quire {
+
+struct TokenShare;
 
 struct Sequence {
   // Who it is.
@@ -24,6 +27,8 @@ struct Sequence {
   int num_seats = 1;       // places among the running: until it is forked, those of all its choices
   int64_t adapter_id = 0;  // with the salt: the scope of its prefix
   std::string cache_salt;
+  uint64_t share_key = 0;       // whose share of the tokens it uses
+  TokenShare* share = nullptr;  // that key's, in the scheduler's books
 
   // Prompt and output. All but the last one or more have their K and V in the pages: the first num_computed_tokens.
   std::vector<int32_t> token_ids;
@@ -34,16 +39,42 @@ struct Sequence {
   // none (any more).
   int64_t next_prompt_logit = INT64_MAX;
 
+  // Not kNone: no logits are wanted, but hidden states: of the last position, of all, or of the first.
+  Pooling pooling = Pooling::kNone;
+
   std::vector<PageTable> tables;  // one a KV group
   PrefixCache::Node cache_node;   // of the last page that the prefix cache has been told of
   int64_t num_kept_pages = 0;     // full pages that it has been told of, or were found there
   int64_t num_cached_tokens = 0;  // of the prompt, found when it was first admitted
   bool was_admitted = false;
 
+  // Waiting for pages that another sequence is computing: it is not admitted before that one has kept so many tokens,
+  // or has gone.
+  Sequence* awaited = nullptr;
+  int64_t num_awaited_tokens = 0;
+  int num_waiters = 0;  // sequences that await this one
+
+  // Where its pages are kept while it waits after giving way; empty: nowhere, or it runs. One a KV group.
+  std::vector<SwappedTable> swapped;
+  int num_preemptions = 0;
+
+  // For justice: later arrivals that were admitted before it, steps in a row in which it had something to read and read
+  // nothing, and whether that was so many that it now goes before all others. Tokens that its key has paid for.
+  int num_passed_over = 0;
+  int num_stalled_steps = 0;
+  bool is_due = false;
+  int64_t num_charged_tokens = 0;
+
   SamplingState sampling;
 
   int64_t num_tokens() const { return static_cast<int64_t>(token_ids.size()); }
+  // Every position has to be computed for it: nothing may be taken from the prefix cache.
+  bool needs_every_position() const {
+    return next_prompt_logit < num_prompt_tokens - 1 || pooling == Pooling::kMean || pooling == Pooling::kCls;
+  }
   int64_t num_output_tokens() const { return num_tokens() - num_prompt_tokens; }
+  bool wants_prompt_logits() const { return next_prompt_logit < num_prompt_tokens - 1; }
+  bool is_swapped_out() const { return !swapped.empty(); }
   PrefixCache::Scope scope() const { return {adapter_id, cache_salt}; }
 };
 

@@ -7,6 +7,7 @@
 
 #include "engine/sequence.h"
 #include "kv/page_table.h"
+#include "kv/swap_space.h"
 
 namespace quire {
 
@@ -17,23 +18,41 @@ struct StepRow {
   int num_drafts = 0;       // of them, the last so many are guesses that have yet to be accepted
   int num_logit_rows = 0;   // logits are wanted of the last so many
   int first_logit_row = 0;  // in the step's logits
+  // Of sequences with a pooling: hidden states are wanted of so many of its tokens, from this one of them on.
+  int num_hidden_rows = 0;
+  int first_hidden_token = 0;
+  int first_hidden_row = 0;  // in the step's hidden states
 
   int64_t end_position() const { return first_position + num_tokens; }
 };
 
+// What is copied, in this order, before anything is written: pages out to the swap space (this very step may give them
+// to others), pages back from it, pages inside the pool.
 struct StepPlan {
-  std::vector<StepRow> rows;            // those that decode, then those that still read their prompt
-  std::vector<PageCopyRequest> copies;  // before anything is written
+  std::vector<SwapCopy> swap_outs;
+  std::vector<SwapCopy> swap_ins;
+  std::vector<PageCopyRequest> copies;
+  std::vector<StepRow> rows;  // those that decode, then those that still read their prompt
   int num_tokens = 0;
   int num_logit_rows = 0;
+  int num_hidden_rows = 0;
   int num_decode_rows = 0;  // leading rows of one token that ends in a sample
-  int num_preempted = 0;
+  int num_preempted = 0;    // sequences that gave way
+  int num_swapped_out = 0;  // of them, those whose pages are kept in the swap space; the others compute again
+  int num_swapped_in = 0;
 
   void clear() {
     rows.clear();
-    copies.clear();
-    num_tokens = num_logit_rows = num_decode_rows = num_preempted = 0;
+    clear_copies();
+    num_tokens = num_logit_rows = num_hidden_rows = num_decode_rows = num_preempted = num_swapped_out = num_swapped_in =
+        0;
   }
+  void clear_copies() {
+    swap_outs.clear();
+    swap_ins.clear();
+    copies.clear();
+  }
+  bool has_copies() const { return !swap_outs.empty() || !swap_ins.empty() || !copies.empty(); }
 };
 
 }  // namespace quire

@@ -41,6 +41,7 @@ bool PagePool::alloc(int num_pages, std::vector<PageRef>* pages) {
     State& state = states_[index(page)];
     DCHECK(state.ref_count == 0 && !state.is_cached && !state.is_retired());
     state.ref_count = 1;
+    renew_content(page);
     ++num_used_;
     pages->push_back(PageRef(this, page));
   }

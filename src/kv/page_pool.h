@@ -92,6 +92,15 @@ class PagePool {
   void reset_peak() { peak_used_ = num_used_; }
   int ref_count(int32_t page) const { return states_[index(page)].ref_count; }
 
+  // Names what the page holds: another number each time the page is given out, and after renew_content. A page has a
+  // content as long as it is in use or cached.
+  uint64_t content_id(int32_t page) const { return states_[index(page)].content_id; }
+  bool has_content(int32_t page, uint64_t content_id) const {
+    const State& state = states_[index(page)];
+    return state.content_id == content_id && (state.ref_count > 0 || state.is_cached);
+  }
+  void renew_content(int32_t page) { states_[index(page)].content_id = ++last_content_id_; }
+
   // Walks everything and CHECKs that each page is in exactly one state and that the counters agree. For tests.
   void check_consistency() const;
 
@@ -102,6 +111,7 @@ class PagePool {
     int32_t ref_count = 0;
     int32_t previous = -1;  // neighbours in the list of cached, unused pages
     int32_t next = -1;
+    uint64_t content_id = 0;
     int32_t num_retired_entries = 0;  // a page may come back to use and be released again while it waits
     bool is_cached = false;
 
@@ -131,6 +141,7 @@ class PagePool {
   int num_used_ = 0;
   int num_shared_ = 0;
   int peak_used_ = 0;
+  uint64_t last_content_id_ = 0;
   int64_t last_begun_step_ = 0;
   int64_t last_ended_step_ = 0;
   PageEvictionListener* listener_ = nullptr;

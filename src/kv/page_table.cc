@@ -59,6 +59,8 @@ void PageTable::truncate(int64_t num_tokens) {
   num_left_behind_ = std::min(num_left_behind_, static_cast<int64_t>(num_kept));
   // The token before the cut is read by whoever goes on from here.
   if (num_kept > 0) CHECK(pages_.back().is_given());
+  // A page that was full will be written again.
+  if ((num_tokens & (page_size() - 1)) != 0) pool_->renew_content(page_ids_.back());
   num_tokens_ = num_tokens;
 }
 
@@ -87,6 +89,12 @@ void PageTable::adopt(std::span<const PageRef> full_pages) {
     page_ids_.push_back(page.is_given() ? page.page() : -1);
   }
   num_tokens_ = static_cast<int64_t>(pages_.size()) << page_shift_;
+}
+
+void PageTable::restore(std::vector<PageRef> pages, int64_t num_tokens) {
+  CHECK(logical_pages(num_tokens) == static_cast<int64_t>(pages.size()));
+  adopt(pages);
+  num_tokens_ = num_tokens;
 }
 
 int64_t PageTable::max_pages(int64_t num_tokens, int page_size, int window, int64_t max_step_tokens) {

@@ -58,6 +58,10 @@ class PageTable {
   // a page left behind by the window.
   void adopt(std::span<const PageRef> full_pages);
 
+  // Makes this empty table one of `num_tokens` tokens over these pages; likewise not given where left behind. The last
+  // page may be partly filled, and is then nobody else's.
+  void restore(std::vector<PageRef> pages, int64_t num_tokens);
+
   void clear();
 
   // Where the K and V of the token at `position` lie: page * page_size + offset.
