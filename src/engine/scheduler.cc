@@ -226,7 +226,9 @@ void Scheduler::add_row(Sequence& sequence, int64_t num_tokens) {
   row.first_position = sequence.num_computed_tokens;
   row.num_tokens = static_cast<int>(num_tokens);
   const int64_t end = row.end_position();
-  if (sequence.wants_prompt_logits()) {
+  if (sequence.pooling != Pooling::kNone) {
+    want_hidden_rows(sequence, row);
+  } else if (sequence.wants_prompt_logits()) {
     row.num_logit_rows =
         static_cast<int>(std::max<int64_t>(end - std::max(row.first_position, sequence.next_prompt_logit), 0));
   } else {
@@ -237,6 +239,20 @@ void Scheduler::add_row(Sequence& sequence, int64_t num_tokens) {
   plan_.rows.push_back(row);
   sequence.num_stalled_steps = 0;
   charge(sequence, row.first_position, end);
+}
+
+// What a pooled sequence wants instead of logits.
+void Scheduler::want_hidden_rows(const Sequence& sequence, StepRow& row) {
+  row.first_hidden_row = plan_.num_hidden_rows;
+  if (sequence.pooling == Pooling::kMean) {
+    row.num_hidden_rows = row.num_tokens;
+  } else if (sequence.pooling == Pooling::kCls) {
+    row.num_hidden_rows = row.first_position == 0 ? 1 : 0;
+  } else {
+    row.num_hidden_rows = row.end_position() == sequence.num_tokens() ? 1 : 0;
+    row.first_hidden_token = row.num_tokens - 1;
+  }
+  plan_.num_hidden_rows += row.num_hidden_rows;
 }
 
 // The key pays for what is computed the first time; what was found, or is computed again, is free.
@@ -254,7 +270,7 @@ void Scheduler::number_logit_rows() {
   int next = 0;
   for (StepRow& row : plan_.rows) {
     const Sequence& sequence = *row.sequence;
-    if (row.num_logit_rows == 0 && sequence.num_waiters > 0 && !sequence.wants_prompt_logits() &&
+    if (row.num_logit_rows == 0 && sequence.num_waiters > 0 && !sequence.needs_every_position() &&
         plan_.num_logit_rows < config_.max_logit_rows &&
         row.end_position() / config_.page_size > sequence.num_kept_pages) {
       row.num_logit_rows = 1;

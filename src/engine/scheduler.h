@@ -83,6 +83,7 @@ class Scheduler {
   void schedule_prefills();
   void read_chunk(Sequence& sequence);
   void add_row(Sequence& sequence, int64_t num_tokens);
+  void want_hidden_rows(const Sequence& sequence, StepRow& row);
   void charge(Sequence& sequence, int64_t first_position, int64_t end_position);
   void number_logit_rows();
   int64_t largest_chunk(const Sequence& sequence) const;

@@ -96,6 +96,7 @@ bool Scheduler::await_pages(Sequence& sequence, int64_t num_found) {
     const bool has_more = num_pages * page_size > most && num_pages > other->num_kept_pages;
     // One of lower priority may itself have to wait long.
     if (!has_more || other->priority > sequence.priority) continue;
+    if (other->pooling != Pooling::kNone) continue;  // nobody looks whether its pages are good
     if (other->cache_node == PrefixCache::kGone || other->scope() != sequence.scope()) continue;
     const auto begin = sequence.token_ids.begin();
     const auto differs = std::mismatch(begin, begin + num_pages * page_size, other->token_ids.begin()).first;
