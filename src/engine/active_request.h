@@ -36,6 +36,12 @@ struct ActiveRequest {
   Clock::time_point first_scheduled;
   int num_preemptions = 0;
   int num_unfinished = 0;
+
+  // An embedding in the making, summed in the order of positions, so that chunks and preemption change nothing.
+  Pooling pooling = Pooling::kNone;
+  bool is_normalized = true;
+  std::vector<double> pooled;  // [hidden_size]
+  int64_t num_pooled = 0;      // leading positions that are in it
 };
 
 }  // namespace quire

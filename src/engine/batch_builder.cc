@@ -17,7 +17,7 @@ int64_t aligned(int64_t num_bytes) {
 int64_t block_bytes(const BatchLimits& limits) {
   const int64_t tokens = limits.max_num_tokens;
   const int64_t rows = limits.max_num_rows;
-  int64_t total = 2 * aligned(tokens * 4) + aligned(int64_t{limits.max_logit_rows} * 4) + aligned((rows + 1) * 4) +
+  int64_t total = 2 * aligned(tokens * 4) + aligned(int64_t{limits.max_output_rows} * 4) + aligned((rows + 1) * 4) +
                   aligned(rows * 4);
   total += limits.num_kv_groups * (aligned(rows * limits.max_pages_per_sequence * 4) + aligned(tokens * 8));
   return total;
@@ -51,11 +51,11 @@ BatchBuilder::Section<T> BatchBuilder::take(int64_t rows, int64_t columns, bool 
   return section;
 }
 
-void BatchBuilder::shape(int num_rows, int num_tokens, int num_logit_rows, int64_t num_pages) {
+void BatchBuilder::shape(int num_rows, int num_tokens, int num_output_rows, int64_t num_pages) {
   used_bytes_ = 0;
   token_ids_ = take<int32_t>(1, num_tokens, false);
   positions_ = take<int32_t>(1, num_tokens, true);
-  logit_rows_ = take<int32_t>(1, num_logit_rows, false);
+  output_rows_ = take<int32_t>(1, num_output_rows, false);
   query_starts_ = take<int32_t>(1, num_rows + 1, false);
   context_lengths_ = take<int32_t>(1, num_rows, false);
   for (auto& table : page_tables_) table = take<int32_t>(num_rows, num_pages, true);
@@ -68,7 +68,7 @@ void BatchBuilder::finish(OpContext& context, int num_rows, int num_tokens) {
   batch_.num_tokens = num_tokens;
   batch_.token_ids = token_ids_.device;
   batch_.positions = positions_.device;
-  batch_.logit_rows = logit_rows_.device;
+  batch_.output_rows = output_rows_.device;
   for (size_t g = 0; g < batch_.kv_groups.size(); ++g) {
     AttentionBatch& attention = batch_.kv_groups[g].batch;
     attention.num_sequences = num_rows;
@@ -88,10 +88,12 @@ StepBatch& BatchBuilder::build(OpContext& context, const StepPlan& plan) {
   for (const StepRow& row : plan.rows) {
     for (const PageTable& table : row.sequence->tables) num_pages = std::max(num_pages, table.page_ids().size());
   }
-  shape(num_rows, plan.num_tokens, plan.num_logit_rows, static_cast<int64_t>(num_pages));
+  shape(num_rows, plan.num_tokens, plan.num_logit_rows + plan.num_hidden_rows, static_cast<int64_t>(num_pages));
+  batch_.num_hidden_rows = plan.num_hidden_rows;
 
   int32_t token = 0;
-  int32_t* logit_row = logit_rows_.host;
+  int32_t* logit_row = output_rows_.host;
+  int32_t* hidden_row = output_rows_.host + plan.num_logit_rows;
   query_starts_.host[0] = 0;
   for (size_t r = 0; r < plan.rows.size(); ++r) {
     const StepRow& row = plan.rows[r];
@@ -103,6 +105,7 @@ StepBatch& BatchBuilder::build(OpContext& context, const StepPlan& plan) {
               static_cast<int32_t>(row.first_position));
     const int32_t end = token + row.num_tokens;
     for (int32_t t = end - row.num_logit_rows; t < end; ++t) *logit_row++ = t;
+    for (int h = 0; h < row.num_hidden_rows; ++h) *hidden_row++ = token + row.first_hidden_token + h;
     query_starts_.host[r + 1] = end;
     context_lengths_.host[r] = static_cast<int32_t>(row.end_position());
     for (size_t g = 0; g < page_tables_.size(); ++g) {
@@ -116,25 +119,28 @@ StepBatch& BatchBuilder::build(OpContext& context, const StepPlan& plan) {
     token = end;
   }
   CHECK(token == plan.num_tokens);
-  CHECK(logit_row - logit_rows_.host == plan.num_logit_rows);
+  CHECK(logit_row - output_rows_.host == plan.num_logit_rows);
+  CHECK(hidden_row - logit_row == plan.num_hidden_rows);
   finish(context, num_rows, plan.num_tokens);
   return batch_;
 }
 
-StepBatch& BatchBuilder::build_profile(OpContext& context, int num_rows, int tokens_per_row, int64_t context_length,
-                                       int page_size) {
+StepBatch& BatchBuilder::build_profile(OpContext& context, const ProfileShape& profile, int page_size) {
+  const auto [num_rows, tokens_per_row, context_length, is_pooled] = profile;
   const int num_tokens = num_rows * tokens_per_row;
   const int64_t num_pages = (context_length + page_size - 1) / page_size;
-  shape(num_rows, num_tokens, num_rows, num_pages);
+  batch_.num_hidden_rows = is_pooled ? num_tokens : 0;
+  shape(num_rows, num_tokens, num_rows + batch_.num_hidden_rows, num_pages);
   std::fill_n(token_ids_.host, num_tokens, 0);
   query_starts_.host[0] = 0;
   for (int r = 0; r < num_rows; ++r) {
     std::iota(positions_.host + r * tokens_per_row, positions_.host + (r + 1) * tokens_per_row,
               static_cast<int32_t>(context_length - tokens_per_row));
-    logit_rows_.host[r] = (r + 1) * tokens_per_row - 1;
+    output_rows_.host[r] = (r + 1) * tokens_per_row - 1;
     query_starts_.host[r + 1] = (r + 1) * tokens_per_row;
     context_lengths_.host[r] = static_cast<int32_t>(context_length);
   }
+  if (is_pooled) std::iota(output_rows_.host + num_rows, output_rows_.host + num_rows + num_tokens, 0);
   for (auto& table : page_tables_) std::fill_n(table.host, num_rows * num_pages, 0);
   for (auto& slots : slots_) std::fill_n(slots.host, num_tokens, int64_t{-1});
   finish(context, num_rows, num_tokens);

@@ -16,8 +16,8 @@ namespace quire {
 
 struct BatchLimits {
   int max_num_tokens = 0;
-  int max_num_rows = 0;  // sequences of a step
-  int max_logit_rows = 0;
+  int max_num_rows = 0;                // sequences of a step
+  int max_output_rows = 0;             // logits and hidden states
   int64_t max_pages_per_sequence = 0;  // logical pages, those left behind included
   int num_kv_groups = 1;
 };
@@ -30,8 +30,15 @@ class BatchBuilder {
   StepBatch& build(OpContext& context, const StepPlan& plan);
 
   // A batch of equal rows over page 0, for profiling: each row computes `tokens_per_row` tokens at the end of a context
-  // of `context_length`, and writes nothing. Logits are wanted of each row's last token.
-  StepBatch& build_profile(OpContext& context, int num_rows, int tokens_per_row, int64_t context_length, int page_size);
+  // of `context_length`, and writes nothing. Wanted are the logits of each row's last token and, where `is_pooled`, the
+  // hidden states of all tokens.
+  struct ProfileShape {
+    int num_rows = 1;
+    int tokens_per_row = 1;
+    int64_t context_length = 1;
+    bool is_pooled = false;
+  };
+  StepBatch& build_profile(OpContext& context, const ProfileShape& profile, int page_size);
 
   int64_t num_bytes() const { return device_block_.num_bytes(); }
 
@@ -46,7 +53,7 @@ class BatchBuilder {
   BatchBuilder(Ops& ops, const BatchLimits& limits, DeviceBuffer host_block, DeviceBuffer device_block);
   template <typename T>
   Section<T> take(int64_t rows, int64_t columns, bool is_matrix);
-  void shape(int num_rows, int num_tokens, int num_logit_rows, int64_t num_pages);
+  void shape(int num_rows, int num_tokens, int num_output_rows, int64_t num_pages);
   void finish(OpContext& context, int num_rows, int num_tokens);
 
   Ops& ops_;
@@ -56,7 +63,7 @@ class BatchBuilder {
   int64_t used_bytes_ = 0;
   Section<int32_t> token_ids_;
   Section<int32_t> positions_;
-  Section<int32_t> logit_rows_;
+  Section<int32_t> output_rows_;
   Section<int32_t> query_starts_;
   Section<int32_t> context_lengths_;
   std::vector<Section<int32_t>> page_tables_;  // a KV group each

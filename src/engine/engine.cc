@@ -163,6 +163,13 @@ Result<RequestId> Engine::add_request(Request request) {
   sequence->num_seats = sampling.n;
   sequence->adapter_id = request.adapter_id;
   sequence->cache_salt = std::move(request.cache_salt);
+  sequence->share_key = request.share_key;
+  sequence->pooling = request.pooling;
+  if (request.pooling != Pooling::kNone) {
+    active->pooling = request.pooling;
+    active->is_normalized = request.is_normalized;
+    active->pooled.resize(static_cast<size_t>(model_.config().hidden_size));
+  }
   const int64_t longest = std::min(num_prompt_tokens + sampling.max_tokens, limits_.max_model_len);
   sequence->token_ids.reserve(static_cast<size_t>(longest));
   for (const PromptSegment& segment : request.prompt) {
@@ -178,7 +185,8 @@ Result<RequestId> Engine::add_request(Request request) {
 
   const RequestId id = active->id;
   // Nothing to generate and nothing to score: it ends with the next step.
-  const bool is_empty = sampling.max_tokens == 0 && (sampling.num_prompt_logprobs < 0 || num_prompt_tokens == 1);
+  const bool is_empty = sampling.max_tokens == 0 && request.pooling == Pooling::kNone &&
+                        (sampling.num_prompt_logprobs < 0 || num_prompt_tokens == 1);
   if (is_empty) {
     active->was_scheduled = true;
     pending_endings_.push_back({id, -1, FinishReason::kLength});
@@ -206,7 +214,7 @@ Status Engine::step() {
   note_scheduled(plan, begin);
 
   const int64_t step = pool_->begin_step();
-  const std::span<const float> logits = runner_->run(plan);
+  ASSIGN_OR_RETURN(const ModelRunner::Output output, runner_->run(plan));
   step_end_ = Clock::now();
   pool_->end_step(step);
   scheduler_->complete();
@@ -218,7 +226,11 @@ Status Engine::step() {
 
   is_in_step_ = true;
   for (const StepRow& row : plan.rows) {
-    if (row.num_logit_rows > 0) read_logits(row, logits);
+    if (row.sequence->pooling != Pooling::kNone) {
+      read_hidden(row, output.hidden);
+    } else if (row.num_logit_rows > 0) {
+      read_logits(row, output.logits);
+    }
   }
   is_in_step_ = false;
   end_pending();
@@ -238,16 +250,15 @@ Status Engine::step() {
 void Engine::note_scheduled(const StepPlan& plan, Clock::time_point now) {
   for (size_t r = static_cast<size_t>(plan.num_decode_rows); r < plan.rows.size(); ++r) {
     const Sequence& sequence = *plan.rows[r].sequence;
-    ActiveRequest* const request = find(sequence.request_id);
-    CHECK(request != nullptr);
-    if (request->was_scheduled) continue;
-    request->was_scheduled = true;
-    request->first_scheduled = now;
-    request->num_cached_tokens = static_cast<int>(sequence.num_cached_tokens);
+    ActiveRequest& request = owner_of(sequence);
+    if (request.was_scheduled) continue;
+    request.was_scheduled = true;
+    request.first_scheduled = now;
+    request.num_cached_tokens = static_cast<int>(sequence.num_cached_tokens);
     --num_requests_queued_;
-    stats_.num_prompt_tokens += request->num_prompt_tokens;
+    stats_.num_prompt_tokens += request.num_prompt_tokens;
     stats_.num_cached_tokens += sequence.num_cached_tokens;
-    if (prefix_cache_ != nullptr) stats_.num_queried_tokens += request->num_prompt_tokens;
+    if (prefix_cache_ != nullptr) stats_.num_queried_tokens += request.num_prompt_tokens;
   }
 }
 

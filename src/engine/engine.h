@@ -131,6 +131,8 @@ class Engine {
 
   // engine_output.cc: from a step's logits to events, and the ends of requests
   void read_logits(const StepRow& row, std::span<const float> logits);
+  void read_hidden(const StepRow& row, std::span<const float> hidden);
+  void finish_embedding(ActiveRequest& request, Sequence& sequence);
   Status read_prompt_logprobs(ActiveRequest& request, const StepRow& row, std::span<const float> logits);
   void fork_choices(ActiveRequest& request, Sequence& sequence);
   void sample_choice(ActiveRequest& request, Sequence& sequence, std::span<const float> logits);
@@ -141,6 +143,7 @@ class Engine {
   void close_choice(ActiveRequest& request, int choice_index);
   void end_pending();
   ActiveRequest* find(RequestId request_id);
+  ActiveRequest& owner_of(const Sequence& sequence);
   std::span<const float> logit_row(std::span<const float> logits, int row) const;
 
   Ops& ops_;
@@ -168,6 +171,7 @@ class Engine {
   uint64_t seed_source_ = 0;  // of requests without a seed
   EngineStats stats_;
   std::vector<Sequence*> forked_;    // scratch
+  std::vector<float> embedding_;     // likewise
   std::vector<int64_t> page_marks_;  // per page: the step that counted it last
 };
 

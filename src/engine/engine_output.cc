@@ -1,5 +1,6 @@
 // From a step's logits to events. Requests end in one place, close_choice.
 #include <algorithm>
+#include <cmath>
 
 #include "engine/active_request.h"
 #include "engine/engine.h"
@@ -21,6 +22,12 @@ ActiveRequest* Engine::find(RequestId request_id) {
   return it == requests_.end() ? nullptr : it->second.get();
 }
 
+ActiveRequest& Engine::owner_of(const Sequence& sequence) {
+  ActiveRequest* const request = find(sequence.request_id);
+  CHECK(request != nullptr);
+  return *request;
+}
+
 std::span<const float> Engine::logit_row(std::span<const float> logits, int row) const {
   const size_t vocab_size = static_cast<size_t>(model_.config().vocab_size);
   return logits.subspan(static_cast<size_t>(row) * vocab_size, vocab_size);
@@ -28,8 +35,7 @@ std::span<const float> Engine::logit_row(std::span<const float> logits, int row)
 
 void Engine::read_logits(const StepRow& row, std::span<const float> logits) {
   Sequence& sequence = *row.sequence;
-  ActiveRequest* const request = find(sequence.request_id);
-  CHECK(request != nullptr);
+  ActiveRequest* const request = &owner_of(sequence);
   if (sequence.next_prompt_logit < sequence.num_prompt_tokens - 1) {
     const Status status = read_prompt_logprobs(*request, row, logits);
     if (!status.is_ok()) {
@@ -52,6 +58,50 @@ void Engine::read_logits(const StepRow& row, std::span<const float> logits) {
     // The request goes with its last choice.
     if (ActiveRequest* rest = find(id); rest != nullptr) sample_choice(*rest, *forked, last);
   }
+}
+
+// A row may bring positions that have been read before: after preemption they are computed once more.
+void Engine::read_hidden(const StepRow& row, std::span<const float> hidden) {
+  ActiveRequest& request = owner_of(*row.sequence);
+  const size_t hidden_size = request.pooled.size();
+  const bool is_mean = request.pooling == Pooling::kMean;
+  for (int h = 0; h < row.num_hidden_rows; ++h) {
+    const int64_t position = row.first_position + row.first_hidden_token + h;
+    if (position < request.num_pooled) continue;
+    request.num_pooled = position + 1;
+    const float* values = hidden.data() + static_cast<size_t>(row.first_hidden_row + h) * hidden_size;
+    for (size_t i = 0; i < hidden_size; ++i) {
+      request.pooled[i] = is_mean ? request.pooled[i] + double{values[i]} : double{values[i]};
+    }
+  }
+  const bool is_ending = request.choices[0].is_ending;
+  if (row.end_position() == row.sequence->num_tokens() && !is_ending) finish_embedding(request, *row.sequence);
+}
+
+// The whole prompt has been computed.
+void Engine::finish_embedding(ActiveRequest& request, Sequence& sequence) {
+  double scale = request.pooling == Pooling::kMean ? 1.0 / static_cast<double>(request.num_pooled) : 1.0;
+  if (request.is_normalized) {
+    double squares = 0.0;
+    for (const double value : request.pooled) squares += value * value;
+    // The length is that of the scaled vector; nothing at all stays nothing, as in PyTorch.
+    scale /= std::max(std::sqrt(squares) * scale, 1e-12);
+  }
+  embedding_.clear();
+  for (const double value : request.pooled) embedding_.push_back(static_cast<float>(value * scale));
+  if (!std::all_of(embedding_.begin(), embedding_.end(), [](float value) { return std::isfinite(value); })) {
+    fail(request, sequence,
+         internal_error("the model's hidden states are not numbers for this prompt: nothing can be made of it"));
+    return;
+  }
+  scheduler_->keep_pages(sequence);
+  ActiveChoice& choice = request.choices[0];
+  choice.first_token = choice.last_token = step_end_;
+  TokenEvent event;
+  event.finish_reason = FinishReason::kStop;
+  event.embedding = embedding_;
+  emit(request, event);
+  close_choice(request, 0);
 }
 
 Status Engine::read_prompt_logprobs(ActiveRequest& request, const StepRow& row, std::span<const float> logits) {

@@ -12,6 +12,7 @@ constexpr int64_t kMiB = int64_t{1} << 20;
 struct StepShape {
   int64_t num_tokens = 0;
   int64_t num_logit_rows = 0;
+  int64_t num_hidden_rows = 0;
 };
 
 // More than a decoder's forward can need of scratch for its activations, from the sizes alone.
@@ -19,7 +20,9 @@ int64_t activation_bound(const ModelConfig& config, const StepShape& shape) {
   const int64_t floats_per_token =
       12 * config.hidden_size + 4 * config.intermediate_size + 4 * (config.query_size() + 2 * config.kv_size());
   const int64_t floats_per_logit_row = config.vocab_size + 4 * config.hidden_size;
-  return 4 * (shape.num_tokens * floats_per_token + shape.num_logit_rows * floats_per_logit_row) + 64 * kMiB;
+  return 4 * (shape.num_tokens * floats_per_token + shape.num_logit_rows * floats_per_logit_row +
+              shape.num_hidden_rows * 8 * config.hidden_size) +
+         64 * kMiB;
 }
 
 }  // namespace
@@ -76,7 +79,7 @@ Status ModelRunner::init() {
   const BatchLimits limits = {
       .max_num_tokens = config_.max_num_batched_tokens,
       .max_num_rows = config_.max_num_seqs,
-      .max_logit_rows = config_.max_logit_rows,
+      .max_output_rows = config_.max_logit_rows + config_.max_num_batched_tokens,
       .max_pages_per_sequence = (memory_plan_.max_model_len + config_.page_size - 1) / config_.page_size,
       .num_kv_groups = static_cast<int>(kv_groups_.size())};
   ASSIGN_OR_RETURN(batch_builder_, BatchBuilder::create(ops_, limits));
@@ -86,6 +89,9 @@ Status ModelRunner::init() {
   if (!is_on_cpu()) {
     const int64_t num_bytes = int64_t{config_.max_logit_rows} * model_.config().vocab_size * int64_t{sizeof(float)};
     ASSIGN_OR_RETURN(host_logits_, ops_.allocate_for_host(num_bytes, "the logits of a step"));
+    const int64_t num_floats = int64_t{config_.max_num_batched_tokens} * model_.config().hidden_size;
+    ASSIGN_OR_RETURN(host_hidden_, ops_.allocate_for_host(num_floats * int64_t{sizeof(float)}, "hidden states"));
+    hidden_floats_.resize(static_cast<size_t>(num_floats));
   }
   return ok_status();
 }
@@ -108,42 +114,55 @@ Result<int64_t> ModelRunner::profile() {
 
   const BatchLimits limits = {.max_num_tokens = std::max(num_tokens, num_rows),
                               .max_num_rows = num_rows,
-                              .max_logit_rows = num_rows,
+                              .max_output_rows = num_rows + std::max(num_tokens, num_rows),
                               .max_pages_per_sequence = (profiled_context + config_.page_size - 1) / config_.page_size,
                               .num_kv_groups = static_cast<int>(kv_groups_.size())};
   ASSIGN_OR_RETURN(auto builder, BatchBuilder::create(ops_, limits));
   ASSIGN_OR_RETURN(DeviceBuffer page, ops_.allocate(KvCache::page_bytes(kv_groups_, config_.page_size), "a KV page"));
   const KvCache cache(std::move(page), kv_groups_, config_.page_size, 1);
-  ASSIGN_OR_RETURN(DeviceBuffer block,
-                   ops_.allocate(2 * activation_bound(model_.config(), {limits.max_num_tokens, num_rows}),
-                                 "the scratch of the profiling step"));
+  ASSIGN_OR_RETURN(
+      DeviceBuffer block,
+      ops_.allocate(2 * activation_bound(model_.config(), {limits.max_num_tokens, num_rows, limits.max_num_tokens}),
+                    "the scratch of the profiling step"));
   Arena arena(std::move(block));
-  const auto measure = [&](int rows, int tokens_per_row, int64_t context_length) {
+  Status failure;
+  const auto measure = [&](const BatchBuilder::ProfileShape& shape) {
     arena.reset();
     const int64_t before = arena.peak_bytes();
     OpContext context_of_step{arena};
-    StepBatch& batch = builder->build_profile(context_of_step, rows, tokens_per_row, context_length, config_.page_size);
-    forward(batch, arena, cache);
+    StepBatch& batch = builder->build_profile(context_of_step, shape, config_.page_size);
+    if (const auto output = forward(batch, arena, cache); !output.is_ok()) failure = output.status();
     ops_.synchronize(context_of_step);
     return std::max(before, arena.peak_bytes());
   };
   // Rising in every direction, so that the peak after each is its own.
-  const double one = static_cast<double>(measure(1, 1, 1));
-  const double long_context = static_cast<double>(measure(1, 1, profiled_context));
-  const double tokens = static_cast<double>(measure(1, num_tokens, num_tokens));
-  const double rows = static_cast<double>(measure(num_rows, 1, 1));
-  if (!is_on_cpu()) return static_cast<int64_t>(rows) + 16 * kMiB;
+  const double one = static_cast<double>(measure({}));
+  const double long_context = static_cast<double>(measure({.context_length = profiled_context}));
+  const double tokens =
+      static_cast<double>(measure({.tokens_per_row = num_tokens, .context_length = num_tokens, .is_pooled = true}));
+  const double rows = static_cast<double>(measure({.num_rows = num_rows}));
+  RETURN_IF_ERROR(failure);
+  if (!is_on_cpu()) {
+    const int tokens_per_row = std::max(1, num_tokens / num_rows);
+    const int64_t full = measure({.num_rows = num_rows,
+                                  .tokens_per_row = tokens_per_row,
+                                  .context_length = std::max<int64_t>(tokens_per_row, 1),
+                                  .is_pooled = true});
+    RETURN_IF_ERROR(failure);
+    return full + 16 * kMiB;
+  }
 
   const auto slope = [](double high, double low, double count) { return count > 1 ? (high - low) / (count - 1) : 0.0; };
   const double estimate = one + slope(tokens, one, num_tokens) * config_.max_num_batched_tokens +
                           slope(rows, one, num_rows) * config_.max_logit_rows +
                           (long_context - one) * static_cast<double>(context) / static_cast<double>(profiled_context);
-  const int64_t bound =
-      activation_bound(model_.config(), {config_.max_num_batched_tokens, config_.max_logit_rows}) - 64 * kMiB;
+  const int64_t bound = activation_bound(model_.config(), {config_.max_num_batched_tokens, config_.max_logit_rows,
+                                                           config_.max_num_batched_tokens}) -
+                        64 * kMiB;
   return std::max(static_cast<int64_t>(estimate), bound / 4);
 }
 
-TensorView ModelRunner::forward(StepBatch& batch, Arena& arena, const KvCache& cache) {
+Result<StepOutput> ModelRunner::forward(StepBatch& batch, Arena& arena, const KvCache& cache) {
   StepContext context{
       .ops = ops_, .op_context = OpContext{arena}, .layer_kv = cache.layer_kv(), .layer_group = cache.layer_group()};
   for (size_t g = 0; g < attention_plans_.size(); ++g) {
@@ -153,7 +172,7 @@ TensorView ModelRunner::forward(StepBatch& batch, Arena& arena, const KvCache& c
   return model_.forward(context, batch);
 }
 
-std::span<const float> ModelRunner::run(const StepPlan& plan) {
+Result<ModelRunner::Output> ModelRunner::run(const StepPlan& plan) {
   CHECK(plan.num_tokens > 0);
   arena_->reset();
   OpContext context{*arena_};
@@ -163,17 +182,40 @@ std::span<const float> ModelRunner::run(const StepPlan& plan) {
     ops_.copy_pages(context, kv_cache_->base(), kv_cache_->page_bytes(), page_copies_);
   }
   StepBatch& batch = batch_builder_->build(context, plan);
-  const TensorView logits = forward(batch, *arena_, *kv_cache_);
-  const size_t num_floats = static_cast<size_t>(logits.num_elements());
+  ASSIGN_OR_RETURN(const StepOutput output, forward(batch, *arena_, *kv_cache_));
+  const TensorView& logits = output.logits;
   CHECK(logits.size(0) == plan.num_logit_rows);
   CHECK(logits.is_contiguous());
-  if (is_on_cpu()) {
-    ops_.synchronize(context);
-    return {static_cast<const float*>(logits.raw_data()), num_floats};
+  CHECK(output.hidden.size(0) == plan.num_hidden_rows);
+  const void* host_logits = logits.raw_data();
+  if (!is_on_cpu()) {
+    ops_.copy_to_host(context, host_logits_.data(), logits.raw_data(), logits.num_elements() * 4);
+    host_logits = host_logits_.data();
   }
-  ops_.copy_to_host(context, host_logits_.data(), logits.raw_data(), logits.num_elements() * 4);
   ops_.synchronize(context);
-  return {static_cast<const float*>(host_logits_.data()), num_floats};
+  Output on_host;
+  on_host.logits = {static_cast<const float*>(host_logits), static_cast<size_t>(logits.num_elements())};
+  if (plan.num_hidden_rows > 0) on_host.hidden = hidden_floats(context, output.hidden);
+  return on_host;
+}
+
+// The step has ended.
+std::span<const float> ModelRunner::hidden_floats(OpContext& context, const TensorView& hidden) {
+  CHECK(hidden.is_contiguous());
+  const size_t num_elements = static_cast<size_t>(hidden.num_elements());
+  const void* data = hidden.raw_data();
+  if (!is_on_cpu()) {
+    ops_.copy_to_host(context, host_hidden_.data(), data, hidden.num_elements() * dtype_bytes(hidden.dtype()));
+    ops_.synchronize(context);
+    data = host_hidden_.data();
+  }
+  if (hidden.dtype() == DType::kF32) return {static_cast<const float*>(data), num_elements};
+  CHECK(hidden.dtype() == DType::kF16 || hidden.dtype() == DType::kBF16);
+  const auto to_float = hidden.dtype() == DType::kF16 ? f16_to_f32 : bf16_to_f32;
+  hidden_floats_.resize(std::max(hidden_floats_.size(), num_elements));
+  const uint16_t* bits = static_cast<const uint16_t*>(data);
+  std::transform(bits, bits + num_elements, hidden_floats_.begin(), to_float);
+  return std::span<const float>(hidden_floats_).first(num_elements);
 }
 
 }  // namespace quire

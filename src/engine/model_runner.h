@@ -36,9 +36,13 @@ class ModelRunner {
  public:
   static Result<std::unique_ptr<ModelRunner>> create(Ops& ops, const Model& model, const ModelRunnerConfig& config);
 
-  // Computes the plan's rows. Returns the wanted logits, [plan.num_logit_rows][vocab_size], on the host; valid until
-  // the next call.
-  std::span<const float> run(const StepPlan& plan);
+  // Computes the plan's rows. What is wanted of them is on the host, valid until the next call. An error means that
+  // nothing can run any more.
+  struct Output {
+    std::span<const float> logits;  // [plan.num_logit_rows][vocab_size]
+    std::span<const float> hidden;  // [plan.num_hidden_rows][hidden_size]
+  };
+  Result<Output> run(const StepPlan& plan);
 
   const MemoryPlan& memory_plan() const { return memory_plan_; }
   std::span<const KvGroup> kv_groups() const { return kv_groups_; }
@@ -50,7 +54,8 @@ class ModelRunner {
       : ops_(ops), model_(model), config_(config) {}
   Status init();
   Result<int64_t> profile();
-  TensorView forward(StepBatch& batch, Arena& arena, const KvCache& cache);
+  std::span<const float> hidden_floats(OpContext& context, const TensorView& hidden);
+  Result<StepOutput> forward(StepBatch& batch, Arena& arena, const KvCache& cache);
   bool is_on_cpu() const { return ops_.device().kind == DeviceKind::kCpu; }
 
   Ops& ops_;
@@ -63,7 +68,9 @@ class ModelRunner {
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<KvCache> kv_cache_;
   std::vector<Ops::PageCopy> page_copies_;
-  DeviceBuffer host_logits_;  // where the device is not the host
+  DeviceBuffer host_logits_;  // where the device is not the host; likewise:
+  DeviceBuffer host_hidden_;  // as the device has them
+  std::vector<float> hidden_floats_;
 };
 
 }  // namespace quire

@@ -106,6 +106,13 @@ Status validate_request(const Request& request, const RequestLimits& limits) {
     RETURN_IF_ERROR(check_tokens("prompt", segment.token_ids, vocab_size));
   }
   if (request.adapter_id != 0) return unimplemented("adapters are not supported yet");
+  if (request.pooling != Pooling::kNone) {
+    // Nothing is generated: whoever asks for that as well has made a mistake.
+    RETURN_IF_ERROR(check_count("n of an embedding", sampling.n, 1, 1));
+    RETURN_IF_ERROR(check_count("max_tokens of an embedding", sampling.max_tokens, 0, 0));
+    if (sampling.num_prompt_logprobs >= 0) return bad("prompt_logprobs", "an embedding has none");
+    if (request.constraint != nullptr) return bad("constraint", "an embedding has none");
+  }
   RETURN_IF_ERROR(check_count("n", sampling.n, 1, limits.max_n));
   RETURN_IF_ERROR(check_range("temperature", sampling.temperature, 0.0, 100.0));
   RETURN_IF_ERROR(check_range("top_p", sampling.top_p, 0.0, 1.0));

@@ -138,7 +138,7 @@ class Driver {
       ASSERT_LT(num_idle, 3);
       if (plan.rows.empty()) continue;
       const int64_t step = pool_->begin_step();
-      const std::span<const float> logits = runner_->run(plan);
+      const std::span<const float> logits = runner_->run(plan).value().logits;
       pool_->end_step(step);
       scheduler_->complete();
       const std::vector<StepRow> rows = plan.rows;

@@ -22,10 +22,19 @@ struct StepKvGroup {
 // The shaped inputs of a step: device tensors, built by engine/batch_builder.
 struct StepBatch {
   int num_tokens = 0;
-  ConstTensorView token_ids;   // [num_tokens] i32
-  ConstTensorView positions;   // [num_position_axes, num_tokens] i32; one axis unless the model says otherwise
-  ConstTensorView logit_rows;  // [num_logit_rows] i32: rows of the step whose logits are wanted
+  ConstTensorView token_ids;  // [num_tokens] i32
+  ConstTensorView positions;  // [num_position_axes, num_tokens] i32; one axis unless the model says otherwise
+  // [num_output_rows] i32: rows of the step that are wanted. Of the first ones the logits, of the last num_hidden_rows
+  // the hidden states.
+  ConstTensorView output_rows;
+  int num_hidden_rows = 0;
   std::vector<StepKvGroup> kv_groups;
+};
+
+// What a step gives, in the scratch arena.
+struct StepOutput {
+  TensorView logits;  // [num_output_rows - num_hidden_rows, vocab_size] f32
+  TensorView hidden;  // [num_hidden_rows, hidden_size], after the final norm, in the activations' dtype
 };
 
 struct StepContext {

@@ -15,17 +15,21 @@ std::vector<KvGroup> Decoder::kv_groups(DType dtype) const {
   return make_kv_groups(parts_.config, parts_.num_kv_heads, dtype);
 }
 
-TensorView Decoder::forward(StepContext& context, const StepBatch& batch) const {
+Result<StepOutput> Decoder::forward(StepContext& context, const StepBatch& batch) const {
   Ops& ops = context.ops;
   OpContext& op_context = context.op_context;
   Arena& arena = op_context.scratch;
   const int64_t num_tokens = batch.num_tokens;
-  const TensorView logits = arena.take(DType::kF32, {batch.logit_rows.size(0), parts_.config.vocab_size});
+  const int64_t num_output_rows = batch.output_rows.size(0);
+  const int64_t num_logit_rows = num_output_rows - batch.num_hidden_rows;
+  StepOutput output;
+  output.logits = arena.take(DType::kF32, {num_logit_rows, parts_.config.vocab_size});
+  output.hidden = arena.take(parts_.activation_dtype, {batch.num_hidden_rows, parts_.config.hidden_size});
 
   const ArenaScope scope(arena);
   const Stream all = take_stream(arena, num_tokens);
-  // After the last attention only the rows whose logits are wanted go on.
-  const Stream wanted = take_stream(arena, batch.logit_rows.size(0));
+  // After the last attention only the wanted rows go on.
+  const Stream wanted = take_stream(arena, num_output_rows);
 
   const ConstTensorView positions(batch.positions.raw_data(), DType::kI32, {num_tokens});
   std::array<TensorView, kMaxRopes> rope_tables;
@@ -43,13 +47,17 @@ TensorView Decoder::forward(StepContext& context, const StepBatch& batch) const 
         .x = all.normed, .rope_table = rope_tables[static_cast<size_t>(layer.rope_index)], .residual = {}, .rows = {}};
     ops.rms_norm(op_context, all.normed, all.hidden, layer.attention_norm, parts_.config.norm_epsilon);
     if (is_last) {
-      inputs.rows = batch.logit_rows;
-      ops.gather_rows(op_context, wanted.hidden, all.hidden, batch.logit_rows);
+      inputs.rows = batch.output_rows;
+      ops.gather_rows(op_context, wanted.hidden, all.hidden, batch.output_rows);
     }
     run_layer(context, batch, layer, stream, inputs);
   }
-  head_layer(context, parts_.head, logits, wanted.hidden);
-  return logits;
+  if (batch.num_hidden_rows > 0) {
+    ops.rms_norm(op_context, output.hidden, wanted.hidden.slice(0, num_logit_rows, num_output_rows), parts_.head.norm,
+                 parts_.head.norm_epsilon);
+  }
+  head_layer(context, parts_.head, output.logits, wanted.hidden.slice(0, 0, num_logit_rows));
+  return output;
 }
 
 Decoder::Stream Decoder::take_stream(Arena& arena, int64_t num_rows) const {

@@ -44,7 +44,7 @@ class Decoder final : public Model {
   const ModelConfig& config() const override { return parts_.config; }
   std::vector<KvGroup> kv_groups(DType dtype) const override;
   int64_t weight_bytes() const override { return parts_.weight_bytes; }
-  TensorView forward(StepContext& context, const StepBatch& batch) const override;
+  Result<StepOutput> forward(StepContext& context, const StepBatch& batch) const override;
 
  private:
   // The rows that a layer works on.

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/status.h"
 #include "kv/kv_group.h"
 #include "layers/step_context.h"
 #include "models/model_config.h"
@@ -23,9 +24,10 @@ class Model {
   // Bytes of weights as they lie in memory.
   virtual int64_t weight_bytes() const = 0;
 
-  // One step: embeds, runs all layers (writing this step's K and V to their slots), and returns the logits of the
-  // wanted rows, [num_logit_rows, vocab_size] f32, taken from context.op_context.scratch. The caller rewinds the arena.
-  virtual TensorView forward(StepContext& context, const StepBatch& batch) const = 0;
+  // One step: embeds, runs all layers (writing this step's K and V to their slots), and returns the logits or hidden
+  // states of the wanted rows, taken from context.op_context.scratch. The caller rewinds the arena. An error means that
+  // the model is lost (a rank that it is spread over has gone): no later step can work.
+  virtual Result<StepOutput> forward(StepContext& context, const StepBatch& batch) const = 0;
 };
 
 }  // namespace quire

@@ -31,7 +31,20 @@ void fill_logits(uint64_t hash, bool is_poisoned, float* logits) {
   }
 }
 
+void fill_hidden(uint64_t hash, bool is_poisoned, std::span<float> hidden) {
+  for (size_t i = 0; i < hidden.size(); ++i) {
+    hidden[i] = static_cast<float>(mix(mix(hash, i), 99) >> 40) * 0x1p-23f - 1.0f;
+    if (is_poisoned) hidden[i] = std::numeric_limits<float>::quiet_NaN();
+  }
+}
+
 }  // namespace
+
+// All that a position sees, as a number.
+struct HistoryModel::Sight {
+  uint64_t hash = 0;
+  bool is_poisoned = false;
+};
 
 HistoryModel::HistoryModel(bool has_window, int64_t max_context) : has_window_(has_window) {
   config_.architecture = "history";
@@ -62,9 +75,13 @@ std::vector<KvGroup> HistoryModel::kv_groups(DType dtype) const {
   return groups;
 }
 
-TensorView HistoryModel::forward(StepContext& context, const StepBatch& batch) const {
-  const int64_t num_logit_rows = batch.logit_rows.size(0);
-  const TensorView logits = context.op_context.scratch.take(DType::kF32, {num_logit_rows, kHistoryVocab});
+Result<StepOutput> HistoryModel::forward(StepContext& context, const StepBatch& batch) const {
+  if (steps_left_-- <= 0) return unavailable("the model is lost");
+  if (in_step) in_step();
+  const int64_t num_logit_rows = batch.output_rows.size(0) - batch.num_hidden_rows;
+  StepOutput output;
+  output.logits = context.op_context.scratch.take(DType::kF32, {num_logit_rows, kHistoryVocab});
+  output.hidden = context.op_context.scratch.take(DType::kF32, {batch.num_hidden_rows, config_.hidden_size});
   const int32_t* ids = batch.token_ids.data<int32_t>();
   const int32_t* positions = batch.positions.data<int32_t>();
   std::vector<uint64_t> hashes(static_cast<size_t>(batch.num_tokens), 0);
@@ -102,15 +119,21 @@ TensorView HistoryModel::forward(StepContext& context, const StepBatch& batch) c
       }
     }
   }
-  const int32_t* rows = batch.logit_rows.data<int32_t>();
+  const int32_t* rows = batch.output_rows.data<int32_t>();
   for (int64_t r = 0; r < num_logit_rows; ++r) {
     const size_t row = static_cast<size_t>(rows[r]);
-    fill_logits(hashes[row], is_poisoned[row], logits.data<float>() + r * kHistoryVocab);
+    fill_logits(hashes[row], is_poisoned[row], output.logits.data<float>() + r * kHistoryVocab);
   }
-  return logits;
+  for (int r = 0; r < batch.num_hidden_rows; ++r) {
+    const size_t row = static_cast<size_t>(rows[num_logit_rows + r]);
+    const size_t hidden_size = static_cast<size_t>(config_.hidden_size);
+    fill_hidden(hashes[row], is_poisoned[row],
+                {output.hidden.data<float>() + static_cast<size_t>(r) * hidden_size, hidden_size});
+  }
+  return output;
 }
 
-std::vector<float> HistoryModel::logits(std::span<const int32_t> token_ids) const {
+HistoryModel::Sight HistoryModel::sight_of(std::span<const int32_t> token_ids) const {
   uint64_t hash = 0;
   bool is_poisoned = false;
   for (int layer = 0; layer < config_.num_layers; ++layer) {
@@ -121,8 +144,20 @@ std::vector<float> HistoryModel::logits(std::span<const int32_t> token_ids) cons
       hash = mix(hash, j);
     }
   }
+  return {hash, is_poisoned};
+}
+
+std::vector<float> HistoryModel::logits(std::span<const int32_t> token_ids) const {
+  const Sight sight = sight_of(token_ids);
   std::vector<float> values(kHistoryVocab);
-  fill_logits(hash, is_poisoned, values.data());
+  fill_logits(sight.hash, sight.is_poisoned, values.data());
+  return values;
+}
+
+std::vector<float> HistoryModel::hidden(std::span<const int32_t> token_ids) const {
+  const Sight sight = sight_of(token_ids);
+  std::vector<float> values(static_cast<size_t>(config_.hidden_size));
+  fill_hidden(sight.hash, sight.is_poisoned, values);
   return values;
 }
 

@@ -4,6 +4,7 @@
 // engine must generate can be told without one (expected_greedy). Layer 0 sees everything, layer 1 through a window.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -24,15 +25,26 @@ class HistoryModel : public Model {
   const ModelConfig& config() const override { return config_; }
   std::vector<KvGroup> kv_groups(DType dtype) const override;
   int64_t weight_bytes() const override { return 0; }
-  TensorView forward(StepContext& context, const StepBatch& batch) const override;
+  Result<StepOutput> forward(StepContext& context, const StepBatch& batch) const override;
 
   // The logits of the last of these tokens.
   std::vector<float> logits(std::span<const int32_t> token_ids) const;
+  // The hidden state of the last of these tokens.
+  std::vector<float> hidden(std::span<const int32_t> token_ids) const;
   // What a greedy generation gives, with nothing but these logits.
   std::vector<int32_t> expected_greedy(std::vector<int32_t> token_ids, int num_tokens) const;
 
+  // After so many more steps the model is lost. Set before anything runs.
+  void fail_after(int num_steps) { steps_left_ = num_steps; }
+  // Called in each step, if set: for tests that hold one up.
+  std::function<void()> in_step;
+
  private:
+  struct Sight;
+  Sight sight_of(std::span<const int32_t> token_ids) const;
+
   ModelConfig config_;
+  mutable int steps_left_ = INT32_MAX;
   bool has_window_;
 };
 

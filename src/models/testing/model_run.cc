@@ -76,7 +76,7 @@ std::vector<std::vector<float>> ModelRun::forward(std::span<const int32_t> token
   std::vector<int32_t> positions(token_ids.size());
   std::iota(positions.begin(), positions.end(), num_tokens_);
   batch.positions = to_device(op_context, DType::kI32, positions, {1, count});
-  batch.logit_rows = to_device(op_context, DType::kI32, rows, {static_cast<int64_t>(rows.size())});
+  batch.output_rows = to_device(op_context, DType::kI32, rows, {static_cast<int64_t>(rows.size())});
 
   const std::vector<int32_t> starts = {0, count};
   const std::vector<int32_t> lengths = {num_tokens_ + count};
@@ -109,7 +109,7 @@ std::vector<std::vector<float>> ModelRun::forward(std::span<const int32_t> token
 
   StepContext context{
       .ops = ops_, .op_context = op_context, .layer_kv = cache_->layer_kv(), .layer_group = cache_->layer_group()};
-  const TensorView logits = model_.forward(context, batch);
+  const TensorView logits = model_.forward(context, batch).value().logits;
   const size_t vocab_size = static_cast<size_t>(logits.size(1));
   std::vector<float> values(static_cast<size_t>(logits.num_elements()));
   ops_.copy_to_host(op_context, values.data(), logits.raw_data(), static_cast<int64_t>(values.size() * sizeof(float)));
