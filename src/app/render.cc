@@ -43,10 +43,7 @@ Result<std::string> read_template(const std::string& source, TemplateInput& defa
   ASSIGN_OR_RETURN(const std::optional<std::string> found, find_chat_template(checkpoint));
   if (!found.has_value()) return not_found(path.string() + " has no chat template: give a FILE.jinja instead");
   ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, open_tokenizer(checkpoint));
-  if (tokenizer->bos_id() >= 0)
-    defaults.trusted_strings.emplace_back("bos_token", tokenizer->piece(tokenizer->bos_id()));
-  if (tokenizer->eos_id() >= 0)
-    defaults.trusted_strings.emplace_back("eos_token", tokenizer->piece(tokenizer->eos_id()));
+  defaults.trusted_strings = special_token_strings(*tokenizer);
   return *found;
 }
 

@@ -1,5 +1,6 @@
 #include "server/text_frontend.h"
 
+#include <algorithm>
 #include <ctime>
 
 #include "text/utf8.h"
@@ -22,7 +23,45 @@ Result<jinja::Value> to_template_value(const json::value& value) {
   return jinja::from_json(text);
 }
 
+// Cuts what the template writes behind the last message's content.
+Status end_with_last_message(const json::array& messages, RenderedPrompt& prompt) {
+  const json::value* content =
+      messages.back().is_object() ? messages.back().get_object().if_contains("content") : nullptr;
+  if (content == nullptr || !content->is_string()) {
+    return invalid_argument("continue_final_message: the last message has no text to go on with");
+  }
+  // Templates may trim what they write.
+  std::string_view text = content->get_string();
+  size_t begin = prompt.text.rfind(text);
+  if (begin == std::string::npos) {
+    const size_t last = text.find_last_not_of(" \t\r\n");
+    text = text.substr(0, last == std::string_view::npos ? 0 : last + 1);
+    text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
+    begin = prompt.text.rfind(text);
+  }
+  if (text.empty() || begin == std::string::npos) {
+    return invalid_argument("continue_final_message: the chat template does not show the last message's text as it is");
+  }
+  const size_t end = begin + text.size();
+  prompt.text.resize(end);
+  while (!prompt.spans.empty() && prompt.spans.back().begin >= end) prompt.spans.pop_back();
+  if (!prompt.spans.empty()) prompt.spans.back().end = std::min(prompt.spans.back().end, end);
+  return ok_status();
+}
+
 }  // namespace
+
+std::vector<std::pair<std::string, std::string>> special_token_strings(const Tokenizer& tokenizer) {
+  std::vector<std::pair<std::string, std::string>> strings;
+  const std::pair<const char*, int32_t> specials[] = {{"bos_token", tokenizer.bos_id()},
+                                                      {"eos_token", tokenizer.eos_id()},
+                                                      {"pad_token", tokenizer.padding_id()},
+                                                      {"unk_token", tokenizer.unknown_id()}};
+  for (const auto& [name, id] : specials) {
+    if (id >= 0) strings.emplace_back(name, std::string(tokenizer.piece(id)));
+  }
+  return strings;
+}
 
 int64_t local_now_seconds() {
   const std::time_t now = std::time(nullptr);
@@ -77,18 +116,21 @@ Result<RenderedPrompt> TextFrontend::render_chat(const json::object& conversatio
     ASSIGN_OR_RETURN(jinja::Value variable, to_template_value(value));
     input.variables.emplace_back(std::string(key), std::move(variable));
   }
-  const std::pair<const char*, int32_t> specials[] = {{"bos_token", tokenizer_->bos_id()},
-                                                      {"eos_token", tokenizer_->eos_id()},
-                                                      {"pad_token", tokenizer_->padding_id()},
-                                                      {"unk_token", tokenizer_->unknown_id()}};
-  for (const auto& [name, id] : specials) {
-    if (id >= 0) input.trusted_strings.emplace_back(name, std::string(tokenizer_->piece(id)));
+  input.trusted_strings = special_token_strings(*tokenizer_);
+  ASSIGN_OR_RETURN(RenderedPrompt prompt, template_->render(input));
+  const json::value* continues = conversation.if_contains("continue_final_message");
+  if (continues != nullptr && continues->is_bool() && continues->get_bool()) {
+    RETURN_IF_ERROR(end_with_last_message(messages->get_array(), prompt));
   }
-  return template_->render(input);
+  return prompt;
 }
 
 Result<std::vector<int32_t>> TextFrontend::encode_chat(const json::object& conversation) const {
   ASSIGN_OR_RETURN(const RenderedPrompt prompt, render_chat(conversation));
+  return encode_rendered(prompt);
+}
+
+Result<std::vector<int32_t>> TextFrontend::encode_rendered(const RenderedPrompt& prompt) const {
   std::vector<TextSpan> spans;
   spans.reserve(prompt.spans.size());
   for (const RenderedPrompt::Span& span : prompt.spans) {

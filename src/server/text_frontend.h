@@ -33,8 +33,10 @@ class TextFrontend {
   // variables. Text of messages and tools cannot become special tokens. BOS stands in front exactly once.
   Result<std::vector<int32_t>> encode_chat(const boost::json::object& conversation) const;
 
-  // The rendered text alone.
+  // The two steps of it. "continue_final_message": the text ends with the last message's content, for the model to go
+  // on with.
   Result<RenderedPrompt> render_chat(const boost::json::object& conversation) const;
+  Result<std::vector<int32_t>> encode_rendered(const RenderedPrompt& prompt) const;
 
  private:
   TextFrontend() = default;
@@ -42,6 +44,9 @@ class TextFrontend {
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<ChatTemplate> template_;
 };
+
+// bos_token, eos_token and their kin: texts of the vocabulary's own that templates write.
+std::vector<std::pair<std::string, std::string>> special_token_strings(const Tokenizer& tokenizer);
 
 // Seconds since 1970 of the local wall clock: what templates that write today's date ask for.
 int64_t local_now_seconds();
