@@ -31,6 +31,10 @@ Status check_options(const EngineOptions& options) {
                             " (--max-num-seqs: each gets a token a step) to 1048576");
   }
   if (options.max_model_len < 0) return invalid_argument("--max-model-len is negative");
+  if (options.swap_space_bytes < 0) return invalid_argument("--swap-space is negative");
+  if (options.preemption == PreemptionMode::kSwap && options.swap_space_bytes == 0) {
+    return invalid_argument("--preemption swap needs a --swap-space, such as 2GiB");
+  }
   if (options.kv_cache_memory_bytes < 0) return invalid_argument("--kv-cache-memory is negative");
   if (!(options.memory_utilization >= 0.0 && options.memory_utilization <= 1.0)) {
     return invalid_argument("--gpu-memory-utilization is outside 0 to 1");
@@ -92,6 +96,7 @@ Status Engine::init() {
     config.available_bytes = std::max<int64_t>(0, memory.free_bytes - static_cast<int64_t>(spared));
     config.memory_share = 1.0;
   }
+  if (options_.preemption != PreemptionMode::kRecompute) config.swap_space_bytes = options_.swap_space_bytes;
   ASSIGN_OR_RETURN(runner_, ModelRunner::create(ops_, model_, config));
 
   const MemoryPlan& plan = runner_->memory_plan();
@@ -102,13 +107,20 @@ Status Engine::init() {
     for (const int window : runner_->group_windows()) shapes.push_back({window});
     prefix_cache_ = std::make_unique<PrefixCache>(pool_.get(), options_.page_size, std::move(shapes));
   }
+  if (plan.num_swap_pages > 0) {
+    swap_space_ = std::make_unique<SwapSpace>(pool_.get(), options_.page_size, plan.num_swap_pages);
+  }
+  const PreemptionCosts costs = {.swap_bytes_per_second = runner_->swap_bytes_per_second(),
+                                 .page_bytes = plan.page_bytes};
   scheduler_ = std::make_unique<Scheduler>(SchedulerConfig{.max_num_seqs = options_.max_num_seqs,
                                                            .max_num_batched_tokens = options_.max_num_batched_tokens,
                                                            .max_logit_rows = config.max_logit_rows,
                                                            .max_model_len = plan.max_model_len,
                                                            .page_size = options_.page_size,
-                                                           .group_windows = runner_->group_windows()},
-                                           pool_.get(), prefix_cache_.get());
+                                                           .group_windows = runner_->group_windows(),
+                                                           .preemption = options_.preemption,
+                                                           .costs = costs},
+                                           pool_.get(), prefix_cache_.get(), swap_space_.get());
   const int64_t num_token_ids =
       options_.num_token_ids > 0 ? std::min(options_.num_token_ids, model_config.vocab_size) : model_config.vocab_size;
   sampler_ = std::make_unique<Sampler>(model_config.vocab_size, num_token_ids);
@@ -209,8 +221,14 @@ Status Engine::step() {
   const Clock::time_point begin = Clock::now();
   const StepPlan& plan = scheduler_->schedule();
   stats_.num_preemptions += plan.num_preempted;
-  // With everything preempted this step is empty, and the next one admits again.
-  if (plan.rows.empty()) return ok_status();
+  stats_.num_swap_outs += plan.num_swapped_out;
+  stats_.num_swap_ins += plan.num_swapped_in;
+  if (plan.rows.empty()) {
+    // With everything preempted this step is empty, and the next one admits again.
+    if (plan.has_copies()) runner_->copy_pages(plan);
+    scheduler_->complete();
+    return ok_status();
+  }
   note_scheduled(plan, begin);
 
   const int64_t step = pool_->begin_step();
@@ -269,6 +287,8 @@ EngineStats Engine::stats() const {
   stats.num_pages = pool_->num_pages();
   stats.num_pages_used = pool_->num_used();
   stats.num_pages_used_peak = pool_->peak_used();
+  stats.num_swap_pages = swap_space_ == nullptr ? 0 : swap_space_->pool().num_pages();
+  stats.num_swap_pages_used = swap_space_ == nullptr ? 0 : swap_space_->pool().num_used();
   stats.num_pages_cached = pool_->num_cached_unused();
   stats.num_requests_active = static_cast<int>(requests_.size());
   stats.num_requests_queued = num_requests_queued_;

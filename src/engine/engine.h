@@ -20,6 +20,7 @@
 
 #include "base/status.h"
 #include "engine/memory_plan.h"
+#include "engine/preemption.h"
 #include "engine/request.h"
 #include "models/model.h"
 #include "ops/ops.h"
@@ -32,6 +33,7 @@ class PrefixCache;
 struct ActiveRequest;
 class Sampler;
 class Scheduler;
+class SwapSpace;
 struct Sequence;
 struct StepPlan;
 struct StepRow;
@@ -46,6 +48,10 @@ struct EngineOptions {
   std::optional<DType> kv_dtype;  // none: f32 under Compute::kF32, else f16 on the CPU and the model's dtype on a GPU
   Compute compute = Compute::kAuto;  // as the ops were made
   bool has_prefix_cache = true;
+  // When pages run out, the newest sequence gives way: its pages go to the swap space, or its tokens are computed
+  // again.
+  PreemptionMode preemption = PreemptionMode::kAuto;
+  int64_t swap_space_bytes = 0;        // of host memory
   std::vector<int32_t> eos_token_ids;  // besides those of the model's config: the tokenizer's
   // Token ids that the tokenizer knows: those at or above are neither accepted nor sampled. 0: all rows of the
   // embedding.
@@ -69,7 +75,9 @@ struct EngineStats {
   int64_t num_prompt_tokens = 0;   // of requests that were scheduled, each counted once
   int64_t num_queried_tokens = 0;  // of them, those that the prefix cache was asked for
   int64_t num_cached_tokens = 0;   // and those that it had
-  int64_t num_preemptions = 0;
+  int64_t num_preemptions = 0;     // of both kinds
+  int64_t num_swap_outs = 0;       // of them, those whose pages went to the swap space
+  int64_t num_swap_ins = 0;
   int64_t num_requests = 0;                               // that came
   std::array<int64_t, kNumFinishReasons> num_finished{};  // choices, by FinishReason
   std::array<int64_t, kNumAbortReasons> num_aborted{};    // requests, by AbortReason
@@ -84,6 +92,8 @@ struct EngineStats {
   int num_pages = 0;
   int num_pages_used = 0;
   int num_pages_used_peak = 0;
+  int num_swap_pages = 0;
+  int num_swap_pages_used = 0;
   int num_pages_cached = 0;  // in nobody's use, kept for reuse
 };
 
@@ -155,6 +165,7 @@ class Engine {
   std::unique_ptr<ModelRunner> runner_;
   std::unique_ptr<PagePool> pool_;
   std::unique_ptr<PrefixCache> prefix_cache_;
+  std::unique_ptr<SwapSpace> swap_space_;  // may be null
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<Sampler> sampler_;
   std::unordered_map<RequestId, std::unique_ptr<ActiveRequest>> requests_;

@@ -43,7 +43,16 @@ void Engine::read_logits(const StepRow& row, std::span<const float> logits) {
       return;
     }
   }
-  if (row.end_position() < sequence.num_tokens()) return;
+  if (row.end_position() < sequence.num_tokens()) {
+    // Others wait for the pages that it has computed so far: they are theirs if they are good.
+    const std::span<const float> end = logit_row(logits, row.first_logit_row + row.num_logit_rows - 1);
+    if (const auto seen = sampler_->logprobs_of(end, sequence.token_ids.front(), 0); !seen.is_ok()) {
+      fail(*request, sequence, seen.status());
+      return;
+    }
+    scheduler_->keep_pages(sequence);
+    return;
+  }
   if (request->sampling.max_tokens == 0) {
     end_all(request->id, FinishReason::kLength);
     return;
@@ -201,7 +210,7 @@ void Engine::emit(ActiveRequest& request, TokenEvent& event) {
                  .first_token = choice.first_token,
                  .last_token = choice.last_token,
                  .finished = {},
-                 .num_preemptions = request.num_preemptions};
+                 .num_preemptions = choice.sequence != nullptr ? choice.sequence->num_preemptions : 0};
   if (event.finish_reason != FinishReason::kNone) {
     event.times.finished = Clock::now();
     ++stats_.num_finished[static_cast<size_t>(event.finish_reason)];

@@ -71,6 +71,21 @@ Result<MemoryPlan> plan_memory(const MemoryPlanInput& input) {
   plan.num_pages = static_cast<int>(num_pages);
   plan.kv_bytes = num_pages * input.page_bytes;
 
+  const int64_t taken = input.is_on_host ? plan.kv_bytes + plan.scratch_bytes : 0;
+  if (input.swap_space_bytes > input.available_host_bytes - taken) {
+    return resource_exhausted("--swap-space asks for " + format_bytes(input.swap_space_bytes) + ", but only " +
+                              format_bytes(input.available_host_bytes) + " of host memory are available" +
+                              (taken > 0 ? ", of which KV pages and a step take " + format_bytes(taken) : "") +
+                              ": ask for less");
+  }
+  const int64_t num_swap_pages = std::min(input.swap_space_bytes / input.page_bytes, kMostPages);
+  if (input.swap_space_bytes > 0 && num_swap_pages == 0) {
+    return invalid_argument("--swap-space " + format_bytes(input.swap_space_bytes) + " is less than a KV page, " +
+                            format_bytes(input.page_bytes) + ": ask for more, or for 0");
+  }
+  plan.num_swap_pages = static_cast<int>(num_swap_pages);
+  plan.swap_bytes = num_swap_pages * input.page_bytes;
+
   if (input.requested_max_model_len > 0 && pages_of_wanted > num_pages) {
     return resource_exhausted("a sequence of --max-model-len " + std::to_string(wanted_len) + " tokens takes " +
                               format_bytes(pages_of_wanted * input.page_bytes) + " of KV memory, but the pages have " +
@@ -91,17 +106,23 @@ Result<MemoryPlan> plan_memory(const MemoryPlanInput& input) {
 }
 
 std::string MemoryPlan::to_string() const {
+  char swap_line[128] = "";
+  if (num_swap_pages > 0) {
+    std::snprintf(swap_line, sizeof(swap_line), "swap space  %12s  of host memory, %d pages\n",
+                  format_bytes(swap_bytes).c_str(), num_swap_pages);
+  }
   char text[1024];
   std::snprintf(text, sizeof(text),
                 "memory      %12s  available after loading\n"
                 "weights     %12s\n"
                 "scratch     %12s  of the largest step\n"
                 "KV pages    %12s  %d pages of %d tokens, %s a page, %d group%s\n"
+                "%s"
                 "KV a token  %12s\n"
                 "context     %12lld  tokens%s\n",
                 format_bytes(available_bytes).c_str(), format_bytes(weight_bytes).c_str(),
                 format_bytes(scratch_bytes).c_str(), format_bytes(kv_bytes).c_str(), num_pages, page_size,
-                format_bytes(page_bytes).c_str(), num_kv_groups, num_kv_groups == 1 ? "" : "s",
+                format_bytes(page_bytes).c_str(), num_kv_groups, num_kv_groups == 1 ? "" : "s", swap_line,
                 format_bytes(kv_bytes_per_token).c_str(), static_cast<long long>(max_model_len),
                 is_max_model_len_reduced ? " (the model allows more, the pages do not)" : "");
   return text;

@@ -19,6 +19,8 @@ struct MemoryPlan {
   int64_t page_bytes = 0;
   int page_size = 0;  // tokens
   int num_pages = 0;
+  int64_t swap_bytes = 0;  // host memory; num_swap_pages * page_bytes
+  int num_swap_pages = 0;
   int num_kv_groups = 0;
   int64_t kv_bytes_per_token = 0;         // over all layers
   int64_t max_model_len = 0;              // what was asked for, or what the model and the pages allow
@@ -36,9 +38,12 @@ struct MemoryPlanInput {
   int page_size = 16;
   int num_kv_groups = 1;
   int64_t kv_bytes_per_token = 0;
-  int64_t kv_cache_memory_bytes = 0;    // 0: by the share
-  double memory_share = 0.0;            // of what is available, for scratch and pages
-  int64_t most_kv_bytes = INT64_MAX;    // that the share may come to
+  int64_t kv_cache_memory_bytes = 0;  // 0: by the share
+  double memory_share = 0.0;          // of what is available, for scratch and pages
+  int64_t most_kv_bytes = INT64_MAX;  // that the share may come to
+  int64_t swap_space_bytes = 0;       // of host memory
+  int64_t available_host_bytes = INT64_MAX;
+  bool is_on_host = false;              // the device's memory is the host's too
   int64_t requested_max_model_len = 0;  // 0: not said
   int64_t model_max_context = 0;
   int max_num_seqs = 1;

@@ -2,6 +2,9 @@
 #include "engine/model_runner.h"
 
 #include <algorithm>
+#include <chrono>
+
+#include "ops/host_memory.h"
 
 namespace quire {
 
@@ -59,6 +62,9 @@ Status ModelRunner::init() {
   for (const KvGroup& group : kv_groups_) input.kv_bytes_per_token += group.bytes_per_token();
   input.kv_cache_memory_bytes = config_.kv_cache_memory_bytes;
   input.memory_share = config_.memory_share;
+  input.swap_space_bytes = config_.swap_space_bytes;
+  input.available_host_bytes = available_host_bytes();
+  input.is_on_host = is_on_cpu();
   input.most_kv_bytes = config_.most_kv_bytes;
   input.requested_max_model_len = config_.max_model_len;
   input.model_max_context = model_.config().max_context;
@@ -85,6 +91,10 @@ Status ModelRunner::init() {
   ASSIGN_OR_RETURN(batch_builder_, BatchBuilder::create(ops_, limits));
   ASSIGN_OR_RETURN(DeviceBuffer pages, ops_.allocate(memory_plan_.kv_bytes, "KV pages"));
   kv_cache_ = std::make_unique<KvCache>(std::move(pages), kv_groups_, config_.page_size, memory_plan_.num_pages);
+  if (memory_plan_.num_swap_pages > 0) {
+    ASSIGN_OR_RETURN(swap_memory_, ops_.allocate_for_host(memory_plan_.swap_bytes, "the swap space (--swap-space)"));
+    measure_swapping();
+  }
   page_copies_.reserve(static_cast<size_t>(config_.max_num_seqs) * kv_groups_.size());
   if (!is_on_cpu()) {
     const int64_t num_bytes = int64_t{config_.max_logit_rows} * model_.config().vocab_size * int64_t{sizeof(float)};
@@ -176,11 +186,7 @@ Result<ModelRunner::Output> ModelRunner::run(const StepPlan& plan) {
   CHECK(plan.num_tokens > 0);
   arena_->reset();
   OpContext context{*arena_};
-  if (!plan.copies.empty()) {
-    page_copies_.clear();
-    for (const PageCopyRequest& copy : plan.copies) page_copies_.push_back({copy.from.page(), copy.to});
-    ops_.copy_pages(context, kv_cache_->base(), kv_cache_->page_bytes(), page_copies_);
-  }
+  copy_pages(context, plan);
   StepBatch& batch = batch_builder_->build(context, plan);
   ASSIGN_OR_RETURN(const StepOutput output, forward(batch, *arena_, *kv_cache_));
   const TensorView& logits = output.logits;
@@ -197,6 +203,54 @@ Result<ModelRunner::Output> ModelRunner::run(const StepPlan& plan) {
   on_host.logits = {static_cast<const float*>(host_logits), static_cast<size_t>(logits.num_elements())};
   if (plan.num_hidden_rows > 0) on_host.hidden = hidden_floats(context, output.hidden);
   return on_host;
+}
+
+void ModelRunner::copy_pages(const StepPlan& plan) {
+  OpContext context{*arena_};
+  copy_pages(context, plan);
+  ops_.synchronize(context);
+}
+
+// In the plan's order: a page that is copied out may be written by what comes later.
+void ModelRunner::copy_pages(OpContext& context, const StepPlan& plan) {
+  const int64_t page_bytes = kv_cache_->page_bytes();
+  const auto at = [page_bytes](void* base, int32_t page) { return static_cast<char*>(base) + page * page_bytes; };
+  for (const SwapCopy& copy : plan.swap_outs) {
+    ops_.copy_to_host(context, at(swap_memory_.data(), copy.host_page.page()), at(kv_cache_->base(), copy.device_page),
+                      page_bytes);
+  }
+  for (const SwapCopy& copy : plan.swap_ins) {
+    ops_.copy_to_device(context, at(kv_cache_->base(), copy.device_page),
+                        at(swap_memory_.data(), copy.host_page.page()), page_bytes);
+  }
+  if (plan.copies.empty()) return;
+  page_copies_.clear();
+  for (const PageCopyRequest& copy : plan.copies) page_copies_.push_back({copy.from.page(), copy.to});
+  ops_.copy_pages(context, kv_cache_->base(), page_bytes, page_copies_);
+}
+
+// How fast pages are copied out and in, for the choice between swapping and computing again. The pages hold nothing
+// yet.
+void ModelRunner::measure_swapping() {
+  constexpr int64_t kMostBytes = 32 * kMiB;
+  const int64_t page_bytes = kv_cache_->page_bytes();
+  const int num_pages = static_cast<int>(std::min<int64_t>(
+      {kv_cache_->num_pages(), memory_plan_.num_swap_pages, std::max<int64_t>(kMostBytes / page_bytes, 1)}));
+  OpContext context{*arena_};
+  const auto copy_all = [&] {
+    for (int page = 0; page < num_pages; ++page) {
+      char* device = static_cast<char*>(kv_cache_->base()) + page * page_bytes;
+      char* host = static_cast<char*>(swap_memory_.data()) + page * page_bytes;
+      ops_.copy_to_host(context, host, device, page_bytes);
+      ops_.copy_to_device(context, device, host, page_bytes);
+    }
+    ops_.synchronize(context);
+  };
+  copy_all();  // the first time memory is touched does not count
+  const auto begin = std::chrono::steady_clock::now();
+  copy_all();
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  swap_bytes_per_second_ = 2.0 * static_cast<double>(num_pages * page_bytes) / std::max(seconds, 1e-9);
 }
 
 // The step has ended.

@@ -30,6 +30,7 @@ struct ModelRunnerConfig {
   double memory_share = 0.0;
   int64_t most_kv_bytes = INT64_MAX;
   int64_t available_bytes = 0;
+  int64_t swap_space_bytes = 0;  // of host memory, for pages of sequences that had to give way
 };
 
 class ModelRunner {
@@ -44,9 +45,13 @@ class ModelRunner {
   };
   Result<Output> run(const StepPlan& plan);
 
+  // Only the copies of a plan without rows; run does them itself.
+  void copy_pages(const StepPlan& plan);
+
   const MemoryPlan& memory_plan() const { return memory_plan_; }
   std::span<const KvGroup> kv_groups() const { return kv_groups_; }
   std::vector<int> group_windows() const;
+  double swap_bytes_per_second() const { return swap_bytes_per_second_; }  // measured at start; 0: no swap space
   KvCache& kv_cache() { return *kv_cache_; }
 
  private:
@@ -54,6 +59,8 @@ class ModelRunner {
       : ops_(ops), model_(model), config_(config) {}
   Status init();
   Result<int64_t> profile();
+  void measure_swapping();
+  void copy_pages(OpContext& context, const StepPlan& plan);
   std::span<const float> hidden_floats(OpContext& context, const TensorView& hidden);
   Result<StepOutput> forward(StepBatch& batch, Arena& arena, const KvCache& cache);
   bool is_on_cpu() const { return ops_.device().kind == DeviceKind::kCpu; }
@@ -68,6 +75,8 @@ class ModelRunner {
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<KvCache> kv_cache_;
   std::vector<Ops::PageCopy> page_copies_;
+  DeviceBuffer swap_memory_;  // host pages
+  double swap_bytes_per_second_ = 0.0;
   DeviceBuffer host_logits_;  // where the device is not the host; likewise:
   DeviceBuffer host_hidden_;  // as the device has them
   std::vector<float> hidden_floats_;
