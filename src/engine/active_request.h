@@ -34,7 +34,6 @@ struct ActiveRequest {
   int num_cached_tokens = 0;
   Clock::time_point arrived;
   Clock::time_point first_scheduled;
-  int num_preemptions = 0;
   int num_unfinished = 0;
 
   // An embedding in the making, summed in the order of positions, so that chunks and preemption change nothing.

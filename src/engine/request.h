@@ -123,7 +123,7 @@ struct RequestTimes {
   Clock::time_point first_token;      // the step that made it ended; of a pooled request: the embedding
   Clock::time_point last_token;
   Clock::time_point finished;  // only in the last event
-  int num_preemptions = 0;     // of the request's sequences, so far
+  int num_preemptions = 0;     // of the choice's sequence, so far
 
   double queue_seconds() const { return seconds(arrived, first_scheduled); }
   double prefill_seconds() const { return seconds(first_scheduled, first_token); }
