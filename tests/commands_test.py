@@ -65,8 +65,7 @@ class UsageTest(unittest.TestCase):
         for command in ("generate", "chat", "bench"):
             words = run(command, "--help", check_code=0).out.replace(",", " ").split()
             self.assertEqual([flag for flag in flags if flag not in words], [], command)
-        for flag, value, advice in [("--dtype", "bf16", "--kv-cache-dtype"), ("--preemption", "swap", "recompute"),
-                                    ("--swap-space", "1GiB", "recompute"), ("--load-format", "dummy", "weights"),
+        for flag, value, advice in [("--preemption", "swap", "recompute"), ("--swap-space", "1GiB", "recompute"),
                                     ("--quantization", "q8_0", "GGUF")]:
             error = run("generate", "m", "--prompt", "a", flag, value, check_code=1).err
             self.assertIn("not supported yet", error)
@@ -139,6 +138,16 @@ class OutputTest(unittest.TestCase):
         bench = ("bench", self.MODEL, "--repeats", 1, "--json", "--prompt-lens")
         self.assertIn("context", run(*bench, 100, "--gen-lens", 40, check_code=1).err)  # of 128 tokens
         self.assertIn("--kv-cache-memory", run(*bench, 60, "--gen-lens", 60, "--batch-sizes", 2, "--kv-cache-memory", "40KiB", check_code=1).err)
+
+    def test_bench_needs_no_weights(self):
+        with tempfile.TemporaryDirectory() as folder:
+            config = (pathlib.Path(self.MODEL).parent / "config.json").read_text()
+            (pathlib.Path(folder) / "config.json").write_text(config)
+            for quantization in ("none", "q8_0"):
+                line, = json_lines(run("bench", folder, "--load-format", "dummy", "--quantization", quantization, "--prompt-lens", 8, "--gen-lens", 4,
+                                       "--repeats", 1, "--json", check_code=0).out)
+                self.assertGreater(line["decode_tok_s"]["min"], 0)
+            self.assertIn("q4_k", run("bench", folder, "--load-format", "dummy", "--quantization", "q9", check_code=1).err)
 
     def test_any_file_name_is_listed_as_json(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
+#include <optional>
 
 #include "app/bench_limits.h"
 #include "app/bench_run.h"
@@ -50,25 +51,30 @@ json::object to_json(const Spread& spread) {
   return {{"median", spread.median}, {"min", spread.min}, {"max", spread.max}};
 }
 
-json::object to_json(const BenchCell& cell, const CellResult& result, const BenchLimits& limits) {
-  return {{"batch", cell.batch_size},
-          {"prompt_len", cell.prompt_len},
-          {"gen_len", cell.gen_len},
-          {"prefill_tok_s", to_json(result.prefill)},
-          {"decode_tok_s", to_json(result.decode)},
-          {"share_of_limit", json::object{{"prefill", result.prefill.median / limits.prefill_tok_s},
-                                          {"decode", result.decode.median / limits.decode_tok_s}}},
-          {"kv_useful_share", result.kv_useful_share}};
+json::object to_json(const BenchCell& cell, const CellResult& result, const std::optional<BenchLimits>& limits) {
+  json::object cell_json = {{"batch", cell.batch_size},
+                            {"prompt_len", cell.prompt_len},
+                            {"gen_len", cell.gen_len},
+                            {"prefill_tok_s", to_json(result.prefill)},
+                            {"decode_tok_s", to_json(result.decode)},
+                            {"kv_useful_share", result.kv_useful_share}};
+  if (limits.has_value()) {
+    cell_json["share_of_limit"] = json::object{{"prefill", result.prefill.median / limits->prefill_tok_s},
+                                               {"decode", result.decode.median / limits->decode_tok_s}};
+  }
+  return cell_json;
 }
 
 constexpr const char* kTableRow = "{:>6} {:>7} {:>6} {:>27} {:>7} {:>27} {:>7}\n";
 
-void print_row(const BenchCell& cell, const CellResult& result, const BenchLimits& limits) {
+void print_row(const BenchCell& cell, const CellResult& result, const std::optional<BenchLimits>& limits) {
   const auto shown = [](const Spread& s) { return fmt::format("{:.1f} ({:.1f}..{:.1f})", s.median, s.min, s.max); };
-  const auto share = [](const Spread& s, double limit) { return fmt::format("{:.0f} %", 100.0 * s.median / limit); };
+  const auto share = [&](const Spread& s, double BenchLimits::*limit) {
+    return limits.has_value() ? fmt::format("{:.0f} %", 100.0 * s.median / *limits.*limit) : std::string("-");
+  };
   print_result(fmt::format(kTableRow, cell.batch_size, cell.prompt_len, cell.gen_len, shown(result.prefill),
-                           share(result.prefill, limits.prefill_tok_s), shown(result.decode),
-                           share(result.decode, limits.decode_tok_s)));
+                           share(result.prefill, &BenchLimits::prefill_tok_s), shown(result.decode),
+                           share(result.decode, &BenchLimits::decode_tok_s)));
 }
 
 Status run(const BenchOptions& options) {
@@ -76,13 +82,17 @@ Status run(const BenchOptions& options) {
   EngineFlags flags = options.engine;
   const int largest_batch = *std::max_element(options.batch_sizes.begin(), options.batch_sizes.end());
   if (flags.max_num_seqs == 0) flags.max_num_seqs = std::max(largest_batch, EngineOptions().max_num_seqs);
-  ASSIGN_OR_RETURN(ModelSession session, open_model_session(flags, console));
+  ASSIGN_OR_RETURN(ModelSession session, open_model_session(flags, console, TextUse::kNone));
 
-  const CpuInfo cpu = read_cpu_info();
-  ThreadPool pool(flags.num_threads > 0 ? flags.num_threads : default_num_threads(cpu));
-  const MachineLimits machine = measure_machine_limits(pool, cpu.features);
-  console.info(fmt::format("{}, {} threads: reads {:.1f} GB/s, {:.0f} int8 GOP/s, {:.0f} f32 GFLOP/s", cpu.model_name,
-                           pool.num_threads(), machine.read_gbps, machine.int8_gops, machine.f32_gflops));
+  // Limits are measured on the CPU only; a GPU's are in docs/gpu_kernels.md.
+  std::optional<MachineLimits> machine;
+  if (session.ops->device().kind == DeviceKind::kCpu) {
+    const CpuInfo cpu = read_cpu_info();
+    ThreadPool pool(flags.num_threads > 0 ? flags.num_threads : default_num_threads(cpu));
+    machine = measure_machine_limits(pool, cpu.features);
+    console.info(fmt::format("{}, {} threads: reads {:.1f} GB/s, {:.0f} int8 GOP/s, {:.0f} f32 GFLOP/s", cpu.model_name,
+                             pool.num_threads(), machine->read_gbps, machine->int8_gops, machine->f32_gflops));
+  }
   const BenchWork work{session.model->config(), session.model->weight_bytes(),
                        session.engine->memory_plan().kv_bytes_per_token,
                        session.has_integer_weights && flags.compute == "auto"};
@@ -96,7 +106,8 @@ Status run(const BenchOptions& options) {
       for (const int batch_size : options.batch_sizes) {
         const BenchCell cell{batch_size, prompt_len, gen_len};
         ASSIGN_OR_RETURN(const CellResult result, measure_cell(*session.engine, cell, options.repeats));
-        const BenchLimits limits = bench_limits(work, cell, machine);
+        std::optional<BenchLimits> limits;
+        if (machine.has_value()) limits = bench_limits(work, cell, *machine);
         if (options.is_json) {
           print_json_line(to_json(cell, result, limits));
         } else {

@@ -10,7 +10,6 @@
 #include "engine/memory_plan.h"
 #include "models/load_model.h"
 #include "ops/backends.h"
-#include "ops/host_memory.h"
 
 namespace quire::app {
 
@@ -20,12 +19,15 @@ namespace {
 
 constexpr int64_t kMaxTemplateBytes = 1 << 20;
 
+bool wants_cuda(const EngineFlags& flags) {
+  return flags.backend == "cuda" || flags.device.rfind("cuda", 0) == 0;
+}
+
 BackendOptions backend_options(const EngineFlags& flags) {
   BackendOptions options;
-  const bool wants_cuda = flags.backend == "cuda" || flags.device.rfind("cuda", 0) == 0;
   if (flags.backend == "reference") {
     options.kind = BackendKind::kReference;
-  } else if (wants_cuda) {
+  } else if (wants_cuda(flags)) {
     options.kind = BackendKind::kCuda;
     if (const size_t colon = flags.device.find(':'); colon != std::string::npos) {
       options.device_index = std::stoi(flags.device.substr(colon + 1));
@@ -40,21 +42,52 @@ BackendOptions backend_options(const EngineFlags& flags) {
   return options;
 }
 
-EngineOptions engine_options(const EngineFlags& flags, const Tokenizer& tokenizer) {
+// What the flags name; where they name nothing, a GPU if there is one that this build can use, else the CPU.
+Result<std::unique_ptr<Ops>> choose_ops(const EngineFlags& flags, Console& console) {
+  BackendOptions options = backend_options(flags);
+  if (flags.backend != "auto" || flags.device != "auto" || !has_cuda_backend()) return create_ops(options);
+  options.kind = BackendKind::kCuda;
+  Result<std::unique_ptr<Ops>> ops = create_ops(options);
+  const StatusCode code = ops.status().code();
+  if (code != StatusCode::kUnavailable && code != StatusCode::kUnimplemented) return ops;
+  console.info("computing on the CPU: " + ops.status().message());
+  options.kind = BackendKind::kCpu;
+  return create_ops(options);
+}
+
+std::optional<DType> parse_float_dtype(const std::string& name) {
+  if (name == "f32") return DType::kF32;
+  if (name == "f16") return DType::kF16;
+  if (name == "bf16") return DType::kBF16;
+  return std::nullopt;
+}
+
+// A GPU wants more at once than a CPU.
+constexpr int kDefaultSeqsOfGpu = 256;
+constexpr int kDefaultBatchedTokensOfGpu = 8192;
+
+EngineOptions engine_options(const EngineFlags& flags, const Ops& ops, const Tokenizer* tokenizer) {
   EngineOptions options;
+  if (ops.device().kind == DeviceKind::kCuda) {
+    options.max_num_seqs = kDefaultSeqsOfGpu;
+    options.max_num_batched_tokens = std::max(kDefaultBatchedTokensOfGpu, flags.max_num_seqs);
+  }
   if (flags.max_num_seqs > 0) options.max_num_seqs = flags.max_num_seqs;
-  if (flags.max_num_batched_tokens > 0) options.max_num_batched_tokens = flags.max_num_batched_tokens;
+  if (flags.max_num_batched_tokens > 0) {
+    options.max_num_batched_tokens = flags.max_num_batched_tokens;
+    if (flags.max_num_seqs == 0) options.max_num_seqs = std::min(options.max_num_seqs, flags.max_num_batched_tokens);
+  }
   options.max_model_len = flags.max_model_len;
   options.page_size = flags.page_size;
   options.kv_cache_memory_bytes = flags.kv_cache_memory_bytes;
   options.memory_utilization = flags.memory_utilization;
-  if (flags.kv_cache_dtype == "f32") options.kv_dtype = DType::kF32;
-  if (flags.kv_cache_dtype == "f16") options.kv_dtype = DType::kF16;
-  if (flags.kv_cache_dtype == "bf16") options.kv_dtype = DType::kBF16;
+  options.kv_dtype = parse_float_dtype(flags.kv_cache_dtype);
   options.compute = flags.compute == "f32" ? Compute::kF32 : Compute::kAuto;
   options.has_prefix_cache = !flags.is_prefix_cache_off;
-  options.eos_token_ids = tokenizer.end_of_turn_ids();
-  options.num_token_ids = tokenizer.vocab_size();
+  if (tokenizer != nullptr) {
+    options.eos_token_ids = tokenizer->end_of_turn_ids();
+    options.num_token_ids = tokenizer->vocab_size();
+  }
   return options;
 }
 
@@ -133,31 +166,40 @@ Result<std::unique_ptr<TextFrontend>> open_text_frontend(const Checkpoint& check
   return TextFrontend::create(std::move(tokenizer), chat_template);
 }
 
-Result<ModelSession> open_model_session(const EngineFlags& flags, Console& console) {
+Result<ModelSession> open_model_session(const EngineFlags& flags, Console& console, TextUse text) {
   const auto begin = std::chrono::steady_clock::now();
   RETURN_IF_ERROR(check_supported(flags));
   ASSIGN_OR_RETURN(const std::filesystem::path path, resolve_model(flags.model, read_environment().cache_folder));
-  ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_checkpoint(path.string()));
+  const bool is_random = flags.load_format == "dummy";
+  ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_checkpoint(path.string(), {.needs_tensors = !is_random}));
 
   ModelSession session;
-  ASSIGN_OR_RETURN(session.text, open_text_frontend(checkpoint, flags.chat_template_file));
-  ASSIGN_OR_RETURN(session.ops, create_ops(backend_options(flags)));
-  if (session.ops->device().kind == DeviceKind::kCpu) {
+  if (text == TextUse::kNeeded) {
+    ASSIGN_OR_RETURN(session.text, open_text_frontend(checkpoint, flags.chat_template_file));
+  }
+  ASSIGN_OR_RETURN(session.ops, choose_ops(flags, console));
+  if (session.ops->device().kind == DeviceKind::kCpu) RETURN_IF_ERROR(check_supported_on_cpu(flags));
+  if (checkpoint.has_tensors()) {
     // Said before minutes of loading, not after.
-    RETURN_IF_ERROR(check_weights_fit(num_bytes_of(checkpoint.tensors()), available_host_bytes()));
+    RETURN_IF_ERROR(check_weights_fit(num_bytes_of(checkpoint.tensors()), session.ops->memory().free_bytes));
   }
 
   const std::string name = path.filename().string();
   LoadModelOptions load_options;
   load_options.max_context = flags.max_model_len;
+  load_options.activation_dtype = parse_float_dtype(flags.compute == "f32" ? flags.compute : flags.dtype);
+  if (is_random) load_options.random_format = find_format_by_name(flags.quantization).value_or(FormatId::kBF16);
   load_options.progress = [&](const LoadProgress& progress) {
     console.progress("loading " + name, progress.num_bytes_done, progress.num_bytes_total);
   };
   load_options.warn = [&](const std::string& message) { console.warn(message); };
   ASSIGN_OR_RETURN(session.model, load_model(checkpoint, *session.ops, load_options));
   ASSIGN_OR_RETURN(session.engine,
-                   Engine::create(*session.ops, *session.model, engine_options(flags, session.text->tokenizer())));
-  session.has_integer_weights = has_mostly_integer_weights(checkpoint.tensors());
+                   Engine::create(*session.ops, *session.model,
+                                  engine_options(flags, *session.ops,
+                                                 session.text != nullptr ? &session.text->tokenizer() : nullptr)));
+  session.has_integer_weights = checkpoint.has_tensors() ? has_mostly_integer_weights(checkpoint.tensors())
+                                                         : !quant_format(*load_options.random_format).is_float;
   session.load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 
   const MemoryPlan& plan = session.engine->memory_plan();

@@ -18,14 +18,16 @@ namespace quire::app {
 struct ModelSession {
   std::unique_ptr<Ops> ops;
   std::unique_ptr<Model> model;
-  std::unique_ptr<TextFrontend> text;
-  std::unique_ptr<Engine> engine;  // last: it refers to ops and model
+  std::unique_ptr<TextFrontend> text;  // null where it was not asked for
+  std::unique_ptr<Engine> engine;      // last: it refers to ops and model
   double load_seconds = 0.0;
   bool has_integer_weights = false;  // most bytes of the file are quantized: --compute auto multiplies them as integers
 };
 
-// Opens, loads and plans memory, telling the console what is loaded, where, how large and how fast.
-Result<ModelSession> open_model_session(const EngineFlags& flags, Console& console);
+// Opens, loads and plans memory, telling the console what is loaded, where, how large and how fast. A command that
+// needs no text runs a model without a tokenizer.
+enum class TextUse : uint8_t { kNeeded, kNone };
+Result<ModelSession> open_model_session(const EngineFlags& flags, Console& console, TextUse text = TextUse::kNeeded);
 
 // The tokenizer alone. A vocabulary-only GGUF will do.
 Result<std::unique_ptr<Tokenizer>> open_tokenizer(const Checkpoint& checkpoint);

@@ -2,6 +2,9 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <optional>
+
+#include "quant/format.h"
 
 namespace quire::app {
 
@@ -42,24 +45,33 @@ int64_t parse_memory_size(const std::string& text) {
                              "' is not a size of memory: write a number and a unit, such as 512MiB, 2GiB or 1.5GB");
 }
 
-Status check_supported(const EngineFlags& flags) {
+Status check_supported_on_cpu(const EngineFlags& flags) {
   if (flags.dtype == "f16" || flags.dtype == "bf16") {
     return unimplemented("--dtype " + flags.dtype +
-                         " is not supported yet: activations are float; leave --dtype out, and use --kv-cache-dtype "
-                         "to halve the KV cache");
+                         " is not supported on the CPU: activations are float there; leave --dtype out, and use "
+                         "--kv-cache-dtype to halve the KV cache");
   }
+  return ok_status();
+}
+
+Status check_supported(const EngineFlags& flags) {
   if (flags.preemption == "swap" || flags.swap_space_bytes > 0) {
     return unimplemented(
         "swapping pages out (--preemption swap, --swap-space over 0) is not supported yet: use --preemption recompute");
   }
-  if (flags.load_format == "dummy") {
-    return unimplemented(
-        "--load-format dummy is not supported yet: make a file of random weights with another tool, or give a model "
-        "that has weights");
-  }
   if (flags.quantization != "none") {
-    return unimplemented("--quantization " + flags.quantization +
-                         " is not supported yet: quantizing while loading; give a GGUF file that is quantized already");
+    const std::optional<FormatId> format = find_format_by_name(flags.quantization);
+    if (flags.load_format != "dummy") {
+      return unimplemented(
+          "--quantization " + flags.quantization +
+          " is not supported yet: quantizing while loading; give a GGUF file that is quantized already");
+    }
+    if (!format.has_value()) {
+      std::string names;
+      for (const QuantFormat& known : kQuantFormats) names += (names.empty() ? "" : ", ") + std::string(known.name);
+      return invalid_argument("--quantization " + flags.quantization +
+                              " is not a format of random weights; there are " + names);
+    }
   }
   return ok_status();
 }
@@ -90,10 +102,11 @@ void add_engine_flags(CLI::App& parser, EngineFlags& flags) {
       ->check(CLI::IsMember({"auto", "reference", "cpu", "cuda"}));
   option("--compute", flags.compute, "auto: 8-bit activations for integer weights; f32: float throughout")
       ->check(CLI::IsMember({"auto", "f32"}));
-  option("--dtype", flags.dtype, "Activations between layers: auto or f32 (the same on the CPU); not yet: f16, bf16")
+  option("--dtype", flags.dtype,
+         "Activations between layers: auto (float on the CPU, the model's own on a GPU), f32, f16 or bf16")
       ->check(CLI::IsMember({"auto", "f32", "f16", "bf16"}));
   option("--kv-cache-dtype", flags.kv_cache_dtype,
-         "KV cache: auto (f32 under --compute f32, else f16), f32, f16 or bf16")
+         "KV cache: auto (f32 under --compute f32, else f16, or what a GPU computes in), f32, f16 or bf16")
       ->check(CLI::IsMember({"auto", "f32", "f16", "bf16"}));
   option("--page-size", flags.page_size, "Tokens in a KV page: a power of two from 8 to 256")
       ->check(CLI::IsMember({8, 16, 32, 64, 128, 256}));
@@ -122,10 +135,13 @@ void add_engine_flags(CLI::App& parser, EngineFlags& flags) {
       ->check(CLI::Range(0, 1 << 24));
   option("--chat-template", flags.chat_template_file, "A Jinja file to use instead of the model's own template")
       ->check(CLI::ExistingFile);
-  option("--load-format", flags.load_format, "Weights: auto, those of the files; not yet: dummy, random ones")
+  option("--load-format", flags.load_format,
+         "Weights: auto, those of the files; dummy: random ones of the model's shape, for measuring; config.json, or a "
+         "GGUF file, is enough")
       ->check(CLI::IsMember({"auto", "dummy"}));
   option("--quantization", flags.quantization,
-         "Weights: none, as the files hold them; not yet: a format to quantize to while loading");
+         "Weights: none, as the files hold them; a format (q4_k, q8_0, ...) for --load-format dummy; not yet: one to "
+         "quantize to while loading");
   option("--sameness", flags.sameness,
          "Answers that depend on no neighbour: auto, strict or off; the CPU always keeps strict, at no cost")
       ->check(CLI::IsMember({"auto", "strict", "off"}));

@@ -27,7 +27,7 @@ struct EngineFlags {
   std::string device = "auto";
   std::string backend = "auto";
   std::string compute = "auto";
-  std::string dtype = "auto";  // of activations between layers; float on the CPU under either name
+  std::string dtype = "auto";  // of activations between layers
   std::string kv_cache_dtype = "auto";
   int page_size = 16;
   int64_t kv_cache_memory_bytes = 0;
@@ -50,8 +50,10 @@ struct EngineFlags {
 void add_engine_flags(CLI::App& parser, EngineFlags& flags);
 void add_model_argument(CLI::App& parser, std::string& model);
 
-// An error that names the first flag whose value is known but not supported yet, and says what to do instead.
+// An error that names the first flag whose value is known but not supported (on this device), and says what to do
+// instead.
 Status check_supported(const EngineFlags& flags);
+Status check_supported_on_cpu(const EngineFlags& flags);
 
 // "2GiB", "512M", "1.5GB", "1073741824" → bytes; throws CLI::ValidationError with what is accepted.
 int64_t parse_memory_size(const std::string& text);

@@ -81,7 +81,7 @@ Status Engine::init() {
   config.page_size = options_.page_size;
   config.kv_dtype = options_.kv_dtype.value_or(options_.compute == Compute::kF32 ? DType::kF32
                                                : is_on_cpu                       ? DType::kF16
-                                                                                 : model_config.dtype);
+                                                                                 : model_.activation_dtype());
   config.kv_cache_memory_bytes = options_.kv_cache_memory_bytes;
   const Ops::MemorySize memory = ops_.memory();
   config.available_bytes = memory.free_bytes;

@@ -159,7 +159,9 @@ Result<int64_t> ModelRunner::profile() {
                                   .context_length = std::max<int64_t>(tokens_per_row, 1),
                                   .is_pooled = true});
     RETURN_IF_ERROR(failure);
-    return full + 16 * kMiB;
+    // More logit rows than sequences may be wanted.
+    return full +
+           activation_bound(model_.config(), {.num_tokens = 0, .num_logit_rows = config_.max_logit_rows - num_rows});
   }
 
   const auto slope = [](double high, double low, double count) { return count > 1 ? (high - low) / (count - 1) : 0.0; };

@@ -43,6 +43,7 @@ class Decoder final : public Model {
 
   const ModelConfig& config() const override { return parts_.config; }
   std::vector<KvGroup> kv_groups(DType dtype) const override;
+  DType activation_dtype() const override { return parts_.activation_dtype; }
   int64_t weight_bytes() const override { return parts_.weight_bytes; }
   Result<StepOutput> forward(StepContext& context, const StepBatch& batch) const override;
 

@@ -79,6 +79,7 @@ float max_difference(const std::vector<float>& a, const std::vector<float>& b) {
 
 void compare_with_golden(const std::string& name, const fs::path& path, Ops& ops) {
   const Golden golden = read_golden(models_folder() / name / "logits.txt");
+  const bool is_on_gpu = ops.device().kind == DeviceKind::kCuda;  // there the order of sums follows the step's shape
   ASSERT_EQ(golden.prompts.size(), 2u);
   auto checkpoint = open_checkpoint(path.string());
   ASSERT_TRUE(checkpoint.is_ok()) << checkpoint.status().message();
@@ -86,6 +87,7 @@ void compare_with_golden(const std::string& name, const fs::path& path, Ops& ops
     // Longrope: transformers chooses the factors by the prompt's length, we by the longest context that is served.
     LoadModelOptions options;
     options.max_context = static_cast<int64_t>(prompt.token_ids.size());
+    options.activation_dtype = DType::kF32;
     options.warn = [&](const std::string& what) { ADD_FAILURE() << path << ": " << what; };
     auto model = load_model(checkpoint.value(), ops, options);
     ASSERT_TRUE(model.is_ok()) << path << ": " << model.status().message();
@@ -99,7 +101,8 @@ void compare_with_golden(const std::string& name, const fs::path& path, Ops& ops
         EXPECT_TRUE(difference <= kTolerance)
             << path << ", chunks of " << chunk << ", position " << row.position << ": " << difference;
       }
-      EXPECT_TRUE(logits == whole) << path << ": chunks of " << chunk << " give other bits than the whole prompt";
+      EXPECT_TRUE(is_on_gpu || logits == whole)
+          << path << ": chunks of " << chunk << " give other bits than the whole prompt";
     }
     // Wanting fewer rows, none, or one twice changes no bit of those that are wanted.
     testing::ModelRun run(ops, *model.value(), {.page_size = 16, .max_tokens = 96});
@@ -107,7 +110,14 @@ void compare_with_golden(const std::string& name, const fs::path& path, Ops& ops
     EXPECT_TRUE(run.forward(ids.first(5), {}).empty());
     const auto some = run.forward(ids.subspan(5), {static_cast<int32_t>(ids.size()) - 6, 0, 0});
     ASSERT_EQ(some.size(), 3u);
-    EXPECT_TRUE(some[0] == whole.back() && some[1] == whole[5] && some[2] == whole[5]) << path;
+    if (is_on_gpu) {
+      EXPECT_TRUE(max_difference(some[0], whole.back()) <= kTolerance &&
+                  max_difference(some[2], whole[5]) <= kTolerance)
+          << path;
+      EXPECT_TRUE(some[1] == some[2]) << path;
+    } else {
+      EXPECT_TRUE(some[0] == whole.back() && some[1] == whole[5] && some[2] == whole[5]) << path;
+    }
   }
 }
 
@@ -119,8 +129,10 @@ TEST_P(DecoderGolden, LogitsEqualTransformers) {
   options.kind = kind;
   options.compute = Compute::kF32;
   auto created = create_ops(options);
-  if (!created.is_ok() && created.status().code() == StatusCode::kUnimplemented)
+  if (const StatusCode code = created.status().code();
+      code == StatusCode::kUnimplemented || code == StatusCode::kUnavailable) {
     GTEST_SKIP() << created.status().message();
+  }
   ASSERT_TRUE(created.is_ok()) << created.status().message();
   Ops* const ops = created.value().get();
   const fs::path folder = models_folder() / name;
@@ -131,12 +143,14 @@ TEST_P(DecoderGolden, LogitsEqualTransformers) {
 std::string test_name(const ::testing::TestParamInfo<std::tuple<std::string, BackendKind>>& info) {
   std::string name = std::get<0>(info.param);
   std::replace(name.begin(), name.end(), '-', '_');
-  return name + (std::get<1>(info.param) == BackendKind::kReference ? "_reference" : "_cpu");
+  const BackendKind kind = std::get<1>(info.param);
+  return name + (kind == BackendKind::kReference ? "_reference" : kind == BackendKind::kCpu ? "_cpu" : "_cuda");
 }
 
 INSTANTIATE_TEST_SUITE_P(All, DecoderGolden,
                          ::testing::Combine(::testing::ValuesIn(golden_models()),
-                                            ::testing::Values(BackendKind::kReference, BackendKind::kCpu)),
+                                            ::testing::Values(BackendKind::kReference, BackendKind::kCpu,
+                                                              BackendKind::kCuda)),
                          test_name);
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "models/config_parser.h"
 #include "models/decoder.h"
 #include "models/decoder_weights.h"
+#include "weights/random_weights.h"
 
 namespace quire {
 namespace {
@@ -136,6 +137,31 @@ void fill_ropes(const ModelConfig& config, int64_t context_length, SmallTensors&
   }
 }
 
+Result<LoadedWeights> load_weights(const WeightMap& map, const TensorSource& source, Ops& ops,
+                                   const LoadModelOptions& options) {
+  if (options.random_format.has_value()) {
+    const RandomWeightCallbacks callbacks = {
+        .make = [&ops](const Weight& shape, uint64_t seed) { return ops.make_random_weight(shape, seed); },
+        .progress = options.progress};
+    return make_random_weights(map, source, *options.random_format, options.rank, callbacks);
+  }
+  const LoadCallbacks callbacks = {.pack = [&ops](const Weight& weight) { return ops.pack(weight); },
+                                   .progress = options.progress};
+  return load(map, source, options.rank, callbacks);
+}
+
+// What a GPU computes in: f16 where most of the file's matrices are f16, else bf16.
+DType float_dtype(const TensorSource& source) {
+  int64_t num_f16 = 0;
+  int64_t num_all = 0;
+  for (const SourceTensor& tensor : source.tensors()) {
+    const int64_t num_values = tensor.num_values();
+    num_all += num_values;
+    if (tensor.format == FormatId::kF16) num_f16 += num_values;
+  }
+  return 2 * num_f16 > num_all ? DType::kF16 : DType::kBF16;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Model>> load_model(const Checkpoint& checkpoint, Ops& ops, const LoadModelOptions& options) {
@@ -143,12 +169,11 @@ Result<std::unique_ptr<Model>> load_model(const Checkpoint& checkpoint, Ops& ops
   ASSIGN_OR_RETURN(const ParsedConfig parsed, parse_config(checkpoint));
   const ArchitectureSpec& spec = *parsed.spec;
   const ModelConfig& config = parsed.config;
-  const TensorSource& source = checkpoint.tensors();
+  const AnyTensorSource any_tensor(options.random_format.value_or(FormatId::kBF16));
+  const TensorSource& source = checkpoint.has_tensors() ? checkpoint.tensors() : any_tensor;
   ASSIGN_OR_RETURN(const HeadShare heads, share_heads(config.num_heads, config.num_kv_heads, options.rank));
   ASSIGN_OR_RETURN(const WeightMap map, make_weight_map(spec, config, checkpoint.kind, source, options.rank));
-  const LoadCallbacks callbacks = {.pack = [&ops](const Weight& weight) { return ops.pack(weight); },
-                                   .progress = options.progress};
-  ASSIGN_OR_RETURN(const LoadedWeights weights, load(map, source, options.rank, callbacks));
+  ASSIGN_OR_RETURN(const LoadedWeights weights, load_weights(map, source, ops, options));
   if (options.warn) {
     for (const std::string& tensor : weights.unused_tensors()) options.warn("tensor " + tensor + " is not used");
   }
@@ -156,7 +181,7 @@ Result<std::unique_ptr<Model>> load_model(const Checkpoint& checkpoint, Ops& ops
   DecoderParts parts;
   parts.config = config;
   parts.activation_dtype =
-      options.activation_dtype.value_or(ops.device().kind == DeviceKind::kCpu ? DType::kF32 : DType::kBF16);
+      options.activation_dtype.value_or(ops.device().kind == DeviceKind::kCpu ? DType::kF32 : float_dtype(source));
   parts.num_kv_heads = heads.num_kv_heads;
   parts.embedding = weights.matrix(weight_names::kEmbedding);
   parts.layers.resize(static_cast<size_t>(config.num_layers));

@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "models/model.h"
 #include "ops/ops.h"
+#include "quant/format.h"
 #include "weights/checkpoint.h"
 #include "weights/loader.h"
 
@@ -20,7 +21,9 @@ struct LoadModelOptions {
   // The longest context that will be served; 0: the model's own. Longrope (Phi-3's long variants) takes its long
   // factors when this is past the context that the model was first trained with.
   int64_t max_context = 0;
-  std::optional<DType> activation_dtype;              // none: f32 on the CPU, bf16 on a GPU
+  std::optional<DType> activation_dtype;  // none: f32 on the CPU; on a GPU that of the model's floats, f16 or bf16
+  // Random weights in place of the file's: of its tensors' formats, or of this one where it has no tensors.
+  std::optional<FormatId> random_format = {};
   std::function<void(const LoadProgress&)> progress;  // may be empty
   std::function<void(const std::string&)> warn = {};  // oddities that do not stop us: unused tensors; may be empty
 };

@@ -21,6 +21,9 @@ class Model {
   // Which layers keep which KV. `dtype` is the chosen cache dtype.
   virtual std::vector<KvGroup> kv_groups(DType dtype) const = 0;
 
+  // What activations between layers are stored as.
+  virtual DType activation_dtype() const { return DType::kF32; }
+
   // Bytes of weights as they lie in memory.
   virtual int64_t weight_bytes() const = 0;
 

@@ -18,6 +18,14 @@ Result<std::unique_ptr<Ops>> as_ops(Result<std::unique_ptr<Backend>> backend) {
 
 }  // namespace
 
+bool has_cuda_backend() {
+#ifdef QUIRE_HAS_CUDA
+  return true;
+#else
+  return false;
+#endif
+}
+
 Result<std::unique_ptr<Ops>> create_ops(const BackendOptions& options) {
   switch (options.kind) {
     case BackendKind::kReference:

@@ -20,6 +20,9 @@ struct BackendOptions {
   std::map<std::string, std::string> forced_kernels = {};  // op → row name
 };
 
+// Whether this build has kernels for NVIDIA GPUs; whether there is such a GPU, create_ops tells.
+bool has_cuda_backend();
+
 Result<std::unique_ptr<Ops>> create_ops(const BackendOptions& options);
 
 }  // namespace quire

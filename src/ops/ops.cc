@@ -2,6 +2,7 @@
 #include "ops/ops.h"
 
 #include "ops/host_memory.h"
+#include "quant/random_rows.h"
 
 namespace quire {
 
@@ -12,6 +13,19 @@ Ops::MemorySize Ops::memory() const {
 
 Result<DeviceBuffer> Ops::allocate_for_host(int64_t num_bytes, const char* purpose) {
   return allocate_host(num_bytes, purpose);
+}
+
+Result<Weight> Ops::make_random_weight(const Weight& shape, uint64_t seed) {
+  const int64_t num_bytes = shape.num_experts * shape.n * shape.quant().row_bytes(shape.k);
+  ASSIGN_OR_RETURN(DeviceBuffer buffer, allocate_host(num_bytes, "random weights"));
+  const std::span<std::byte> rows(static_cast<std::byte*>(buffer.data()), static_cast<size_t>(num_bytes));
+  fill_random_rows(shape.format, rows, seed);
+  Weight weight = shape;
+  weight.layout = Layout::kRowMajor;
+  weight.parts = {};
+  weight.parts[0] = rows;
+  weight.owner = std::make_shared<DeviceBuffer>(std::move(buffer));
+  return pack(weight);
 }
 
 void Ops::add_rms_norm(OpContext& context, TensorView y, TensorView x, ConstTensorView delta, ConstTensorView weight,

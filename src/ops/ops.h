@@ -136,6 +136,10 @@ class Ops {
   // pack() returns.
   virtual Result<Weight> pack(const Weight& file_weight) = 0;
 
+  // A packed weight of random values, for measuring: `shape` tells format, n, k and num_experts. The default body
+  // makes rows on the host and packs them.
+  virtual Result<Weight> make_random_weight(const Weight& shape, uint64_t seed);
+
   // ---- Embedding, norms, elementwise -------------------------------------------------------------------------------
 
   // y[t] = scale * table[ids[t]].   y: [num_tokens, hidden]   table: n = vocab, k = hidden   ids: [num_tokens] i32,

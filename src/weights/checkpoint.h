@@ -30,6 +30,7 @@ struct Checkpoint {
 
   // Either kind's tensors. A vocabulary-only GGUF has none.
   const TensorSource& tensors() const;
+  bool has_tensors() const { return gguf != nullptr ? !gguf->tensors().empty() : safetensors != nullptr; }
 };
 
 struct CheckpointOptions {

@@ -45,6 +45,7 @@ class LoadedWeights {
 
  private:
   friend class LoaderJob;
+  friend class RandomWeightsJob;
   std::unordered_map<std::string, Weight> matrices_;
   std::unordered_map<std::string, std::vector<float>> vectors_;
   std::vector<std::string> unused_tensors_;

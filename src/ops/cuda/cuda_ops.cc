@@ -159,6 +159,10 @@ Result<Weight> CudaOps::pack(const Weight& file_weight) {
   return cuda::pack_weight(pool_, file_weight);
 }
 
+Result<Weight> CudaOps::make_random_weight(const Weight& shape, uint64_t seed) {
+  return cuda::make_random_weight(pool_, shape, seed);
+}
+
 void CudaOps::embedding(OpContext& context, TensorView y, const Weight& table, ConstTensorView ids, float scale) {
   CHECK(y.rank() == 2);
   CHECK(y.size(0) == ids.num_elements());

@@ -35,6 +35,7 @@ class CudaOps final : public Ops {
   void synchronize(OpContext& context) override;
 
   Result<Weight> pack(const Weight& file_weight) override;
+  Result<Weight> make_random_weight(const Weight& shape, uint64_t seed) override;
 
   void embedding(OpContext& context, TensorView y, const Weight& table, ConstTensorView ids, float scale) override;
   void gather_rows(OpContext& context, TensorView y, ConstTensorView x, ConstTensorView rows) override;

@@ -8,6 +8,7 @@
 #include "ops/cuda/device_weight.cuh"
 #include "ops/host_memory.h"
 #include "quant/dequantize.h"
+#include "quant/random_rows.h"
 
 namespace quire::cuda {
 
@@ -131,6 +132,21 @@ __global__ void dequantize_tiles_kernel(T* out, DeviceWeight w, int64_t first_ro
   }
 }
 
+// Evenly spread values, 8 a thread, each from a hash of its place.
+template <typename T>
+__global__ void random_values_kernel(T* out, int64_t num_values, uint64_t seed) {
+  const int64_t first = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * 8;
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    if (first + j >= num_values) return;
+    uint64_t x = (seed << 40) + static_cast<uint64_t>(first + j) * 0x9e3779b97f4a7c15u;  // SplitMix64
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    const int32_t bits = static_cast<int32_t>((x ^ (x >> 31)) >> 32);
+    out[first + j] = from_float<T>(static_cast<float>(bits) * (1.7320508f * 0.02f * 0x1p-31f));
+  }
+}
+
 Result<DeviceBuffer> allocate_weight(int64_t num_bytes) {
   void* data = nullptr;
   if (const cudaError_t error = cudaMalloc(&data, static_cast<size_t>(std::max<int64_t>(num_bytes, 256)));
@@ -187,6 +203,59 @@ Result<Weight> pack_weight(ThreadPool& pool, const Weight& file_weight) {
   packed.parts[0] = {static_cast<const std::byte*>(buffer.data()), bytes.size()};
   packed.owner = std::make_shared<DeviceBuffer>(std::move(buffer));
   return packed;
+}
+
+Result<Weight> make_random_weight(ThreadPool& pool, const Weight& shape, uint64_t seed) {
+  Weight weight = shape;
+  weight.layout = Layout::kCudaPlanes;
+  weight.parts = {};
+  if (shape.quant().is_float) {
+    const int64_t num_values = shape.num_experts * shape.n * shape.k;
+    ASSIGN_OR_RETURN(DeviceBuffer buffer, allocate_weight(num_values * shape.quant().bytes_per_block));
+    const DType dtype = shape.format == FormatId::kF32   ? DType::kF32
+                        : shape.format == FormatId::kF16 ? DType::kF16
+                                                         : DType::kBF16;
+    if (num_values > 0) {
+      dispatch_activation(dtype, [&](auto type) {
+        using T = decltype(type);
+        random_values_kernel<T><<<static_cast<unsigned>(ceil_div<int64_t>(num_values, 8 * kThreads)), kThreads>>>(
+            static_cast<T*>(buffer.data()), num_values, seed);
+      });
+      CUDA_CHECK_LAUNCH();
+    }
+    weight.parts[0] = {static_cast<const std::byte*>(buffer.data()), static_cast<size_t>(buffer.num_bytes())};
+    weight.owner = std::make_shared<DeviceBuffer>(std::move(buffer));
+    return weight;
+  }
+  constexpr int64_t kSampleRows = 256;
+  Weight sample = shape;
+  sample.layout = Layout::kRowMajor;
+  sample.num_experts = 1;
+  sample.n = std::min(shape.n, kSampleRows);
+  std::vector<std::byte> rows(static_cast<size_t>(sample.n * sample.quant().row_bytes(sample.k)));
+  fill_random_rows(sample.format, rows, seed);
+  sample.parts = {};
+  sample.parts[0] = rows;
+  ASSIGN_OR_RETURN(const Weight packed, pack_weight(pool, sample));
+  const DeviceWeight target = device_weight(weight);
+  const int64_t panels = target.panels_per_expert * shape.num_experts;
+  const int64_t code_bytes = panels * target.panel_code_bytes;
+  const int64_t scale_bytes = panels * target.panel_scale_bytes;
+  ASSIGN_OR_RETURN(DeviceBuffer buffer, allocate_weight(code_bytes + scale_bytes));
+  std::byte* codes = static_cast<std::byte*>(buffer.data());
+  const auto repeat = [](std::byte* out, int64_t num_bytes, std::span<const std::byte> source) {
+    for (int64_t done = 0; done < num_bytes; done += static_cast<int64_t>(source.size())) {
+      const size_t part = static_cast<size_t>(std::min(num_bytes - done, static_cast<int64_t>(source.size())));
+      CUDA_CHECK(cudaMemcpyAsync(out + done, source.data(), part, cudaMemcpyDeviceToDevice, nullptr));
+    }
+  };
+  repeat(codes, code_bytes, packed.parts[0]);
+  repeat(codes + code_bytes, scale_bytes, packed.parts[1]);
+  CUDA_CHECK(cudaStreamSynchronize(nullptr));
+  weight.parts[0] = {codes, static_cast<size_t>(code_bytes)};
+  weight.parts[1] = {codes + code_bytes, static_cast<size_t>(scale_bytes)};
+  weight.owner = std::make_shared<DeviceBuffer>(std::move(buffer));
+  return weight;
 }
 
 DeviceWeight device_weight(const Weight& packed) {

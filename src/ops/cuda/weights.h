@@ -44,6 +44,10 @@ struct DeviceWeight {
 // Host memory in, device memory out; waits for the copies.
 Result<Weight> pack_weight(ThreadPool& pool, const Weight& file_weight);
 
+// Random values of about 0.02 (quant/random_rows.h). Floats are drawn on the device; of integer formats a few panels
+// are packed and repeated.
+Result<Weight> make_random_weight(ThreadPool& pool, const Weight& shape, uint64_t seed);
+
 DeviceWeight device_weight(const Weight& packed);
 
 // y[t] = scale * table[ids[t]]
