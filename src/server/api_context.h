@@ -1,0 +1,44 @@
+// What all handlers of the API share, made once at start by the program: the engine, the model's text side, the pool,
+// the model's names, limits. Outlives every request.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/request.h"
+#include "server/engine_client.h"
+#include "server/openai_types.h"
+#include "server/server_metrics.h"
+#include "server/text_frontend.h"
+#include "server/text_pool.h"
+#include "text/answer_format.h"
+#include "text/grammar_cache.h"
+#include "text/grammar_vocabulary.h"
+
+namespace quire {
+
+struct ApiContext {
+  EngineClient& engine;
+  const TextFrontend& text;
+  TextPool& pool;
+  ServerMetrics* metrics = nullptr;  // null: nothing is counted
+
+  std::vector<std::string> model_names;  // the first is told where a request names none
+  ApiLimits limits;
+  Pooling pooling = Pooling::kLast;  // of /v1/embeddings
+
+  AnswerFormat answer_format{nullptr, nullptr};
+  GrammarVocabulary::Ptr grammar_vocabulary;  // null: answers of a certain form are refused
+  GrammarCache* grammars = nullptr;
+  std::vector<int32_t> end_token_ids;  // what may end an answer where its grammar may end
+};
+
+// Checks a request's "model": empty, or one of those served. The name to answer with.
+ApiResult<std::string> served_model(const ApiContext& context, const std::string& asked);
+
+// An error of the engine or the tokenizer, with the field that its message begins with.
+ApiError to_api_error(const Status& status, std::string param = {});
+
+}  // namespace quire
