@@ -68,20 +68,6 @@ const char* abort_reason_name(AbortReason reason) {
   return "caller";
 }
 
-const char* pooling_name(Pooling pooling) {
-  switch (pooling) {
-    case Pooling::kNone:
-      return "none";
-    case Pooling::kLast:
-      return "last";
-    case Pooling::kMean:
-      return "mean";
-    case Pooling::kCls:
-      return "cls";
-  }
-  return "none";
-}
-
 Request Request::from_tokens(std::vector<int32_t> token_ids, SamplingParams sampling, std::shared_ptr<EventSink> sink) {
   Request request;
   request.prompt.push_back({std::move(token_ids)});

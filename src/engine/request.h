@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "models/pooling_config.h"
 
 namespace quire {
 
@@ -137,15 +138,6 @@ struct RequestTimes {
     return is_known ? std::chrono::duration<double>(to - from).count() : 0.0;
   }
 };
-
-// What becomes of the hidden states of a request that wants an embedding: they are taken after the model's final norm.
-enum class Pooling : uint8_t {
-  kNone,  // no embedding: the request generates
-  kLast,  // of the last token
-  kMean,  // the mean over the prompt
-  kCls,   // of the first token
-};
-const char* pooling_name(Pooling pooling);
 
 // Something happened to one choice of a request. Every choice gets exactly one event with a finish reason, its last.
 struct TokenEvent {

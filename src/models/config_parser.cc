@@ -41,12 +41,19 @@ std::vector<uint8_t> sliding_layers(int num_layers, int64_t pattern) {
 
 Result<ParsedConfig> parse_config(const Checkpoint& checkpoint) {
   if (checkpoint.kind == CheckpointKind::kGguf) {
-    return parse_gguf_config(gguf_metadata(*checkpoint.gguf), checkpoint.tensors());
+    const boost::json::object metadata = gguf_metadata(*checkpoint.gguf);
+    ASSIGN_OR_RETURN(ParsedConfig parsed, parse_gguf_config(metadata, checkpoint.tensors()));
+    parsed.config.pooling = parse_gguf_pooling(metadata);
+    return parsed;
   }
   if (!checkpoint.config_json.has_value()) {
     return invalid_argument(checkpoint.path + " has no config.json, so the model's sizes are unknown");
   }
-  return parse_hf_config(*checkpoint.config_json, checkpoint.generation_config_json.value_or(""));
+  ASSIGN_OR_RETURN(ParsedConfig parsed,
+                   parse_hf_config(*checkpoint.config_json, checkpoint.generation_config_json.value_or("")));
+  parsed.config.pooling =
+      parse_sentence_transformers(checkpoint.modules_json.value_or(""), checkpoint.pooling_json.value_or(""));
+  return parsed;
 }
 
 }  // namespace quire

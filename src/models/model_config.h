@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "models/pooling_config.h"
 #include "models/rope.h"
 #include "tensor/dtype.h"
 
@@ -50,6 +51,8 @@ struct ModelConfig {
   std::vector<int32_t> stop_token_ids;
   int32_t bos_token_id = -1;  // -1: none
   int32_t pad_token_id = -1;
+
+  PoolingConfig pooling;  // how it makes embeddings
 
   // 0: this layer sees everything before it.
   int window_of_layer(int layer) const {

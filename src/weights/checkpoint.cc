@@ -88,11 +88,13 @@ Result<Checkpoint> open_folder(const std::string& path, const CheckpointOptions&
     const char* name;
     std::optional<std::string>* target;
   };
-  for (const Text& text : {Text{"config.json", &checkpoint.config_json},
-                           Text{"generation_config.json", &checkpoint.generation_config_json},
-                           Text{"tokenizer.json", &checkpoint.tokenizer_json},
-                           Text{"tokenizer_config.json", &checkpoint.tokenizer_config_json},
-                           Text{"chat_template.jinja", &checkpoint.chat_template_jinja}}) {
+  for (const Text& text :
+       {Text{"config.json", &checkpoint.config_json},
+        Text{"generation_config.json", &checkpoint.generation_config_json},
+        Text{"tokenizer.json", &checkpoint.tokenizer_json},
+        Text{"tokenizer_config.json", &checkpoint.tokenizer_config_json},
+        Text{"chat_template.jinja", &checkpoint.chat_template_jinja}, Text{"modules.json", &checkpoint.modules_json},
+        Text{"1_Pooling/config.json", &checkpoint.pooling_json}}) {
     ASSIGN_OR_RETURN(*text.target, read_optional_text(path + "/" + text.name));
   }
 

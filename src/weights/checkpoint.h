@@ -26,6 +26,8 @@ struct Checkpoint {
   std::optional<std::string> tokenizer_json;
   std::optional<std::string> tokenizer_config_json;
   std::optional<std::string> chat_template_jinja;  // a template in a file of its own
+  std::optional<std::string> modules_json;         // of sentence-transformers: what comes after the model
+  std::optional<std::string> pooling_json;         // 1_Pooling/config.json
   std::unique_ptr<TensorSource> safetensors;       // null when opened without tensors
 
   // Either kind's tensors. A vocabulary-only GGUF has none.
