@@ -94,7 +94,12 @@ const ReasoningSyntax* detect_reasoning(std::string_view chat_template) {
 
 AnswerFormat::AnswerFormat(const ToolSyntax* tools, const ReasoningSyntax* reasoning,
                            std::vector<std::string> special_markers)
-    : tools_(tools), reasoning_(reasoning), special_markers_(std::move(special_markers)) {}
+    : tools_(tools), reasoning_(reasoning), special_markers_(std::move(special_markers)) {
+  const auto markers = markers_of(tools_, reasoning_);
+  std::erase_if(special_markers_, [&](const std::string& marker) {
+    return std::find(markers.begin(), markers.end(), marker) == markers.end();
+  });
+}
 
 AnswerFormat AnswerFormat::detect(std::string_view chat_template, const Tokenizer& tokenizer) {
   return with_vocabulary(detect_tools(chat_template), detect_reasoning(chat_template), tokenizer);
