@@ -65,12 +65,12 @@ class UsageTest(unittest.TestCase):
         for command in ("generate", "chat", "bench"):
             words = run(command, "--help", check_code=0).out.replace(",", " ").split()
             self.assertEqual([flag for flag in flags if flag not in words], [], command)
-        for flag, value, advice in [("--preemption", "swap", "recompute"), ("--swap-space", "1GiB", "recompute"),
-                                    ("--quantization", "q8_0", "GGUF")]:
+        for flag, value, advice in [("--quantization", "q8_0", "GGUF")]:
             error = run("generate", "m", "--prompt", "a", flag, value, check_code=1).err
             self.assertIn("not supported yet", error)
             self.assertIn(advice, error)
-        accepted = ["--dtype", "f32", "--preemption", "recompute", "--swap-space", 0, "--load-format", "auto", "--quantization", "none",
+        self.assertIn("--swap-space", run("generate", "m", "--prompt", "a", "--preemption", "swap", check_code=1).err)
+        accepted = ["--dtype", "f32", "--preemption", "swap", "--swap-space", "1MiB", "--load-format", "auto", "--quantization", "none",
                     "--sameness", "strict"]
         self.assertIn("no/such/model", run("generate", "no/such/model", "--prompt", "a", *accepted, check_code=1).err)
 

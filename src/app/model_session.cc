@@ -80,6 +80,10 @@ EngineOptions engine_options(const EngineFlags& flags, const Ops& ops, const Tok
   options.max_model_len = flags.max_model_len;
   options.page_size = flags.page_size;
   options.kv_cache_memory_bytes = flags.kv_cache_memory_bytes;
+  options.swap_space_bytes = flags.swap_space_bytes;
+  options.preemption = flags.preemption == "swap"        ? PreemptionMode::kSwap
+                       : flags.preemption == "recompute" ? PreemptionMode::kRecompute
+                                                         : PreemptionMode::kAuto;
   options.memory_utilization = flags.memory_utilization;
   options.kv_dtype = parse_float_dtype(flags.kv_cache_dtype);
   options.compute = flags.compute == "f32" ? Compute::kF32 : Compute::kAuto;

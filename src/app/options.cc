@@ -55,9 +55,8 @@ Status check_supported_on_cpu(const EngineFlags& flags) {
 }
 
 Status check_supported(const EngineFlags& flags) {
-  if (flags.preemption == "swap" || flags.swap_space_bytes > 0) {
-    return unimplemented(
-        "swapping pages out (--preemption swap, --swap-space over 0) is not supported yet: use --preemption recompute");
+  if (flags.preemption == "swap" && flags.swap_space_bytes == 0) {
+    return invalid_argument("--preemption swap needs room to swap to: give a --swap-space, such as 2GiB");
   }
   if (flags.quantization != "none") {
     const std::optional<FormatId> format = find_format_by_name(flags.quantization);
@@ -122,10 +121,11 @@ void add_engine_flags(CLI::App& parser, EngineFlags& flags) {
   parser
       .add_option_function<std::string>(
           "--swap-space", [&flags](const std::string& text) { flags.swap_space_bytes = parse_memory_size(text); },
-          "Memory for pages of sequences that had to give way; only 0 yet: they are computed again")
+          "Host memory for the KV pages of sequences that had to give way, such as 2GiB; 0: they are computed again")
       ->group(group);
   option("--preemption", flags.preemption,
-         "When pages run out, the newest sequence gives way and is computed again (auto, recompute); not yet: swap")
+         "When pages run out, the newest sequence gives way: its pages are swapped out, or computed again, or the cheaper "
+         "of the two (auto, recompute, swap)")
       ->check(CLI::IsMember({"auto", "recompute", "swap"}));
   option("--max-num-seqs", flags.max_num_seqs, "Sequences that may run at once; 0: the engine's default")
       ->check(CLI::Range(0, 65536));
