@@ -18,7 +18,7 @@ std::unique_ptr<TextPool> make_pool(TextPoolOptions options = {}) {
   return std::move(pool).value();
 }
 
-// A task that waits until it is let go.
+// A task that waits until it is let go. What tasks use is declared before the pool, which ends them.
 class Gate {
  public:
   TextStrand::Task task() {
@@ -69,8 +69,9 @@ TEST(TextPool, TasksOfOneStrandRunInOrderAndNeverTogether) {
 }
 
 TEST(TextPool, LongWorkLeavesAThreadForShortWork) {
-  auto pool = make_pool({.num_threads = 3});
   std::vector<std::unique_ptr<Gate>> gates;
+  std::promise<void> done;
+  auto pool = make_pool({.num_threads = 3});
   for (int i = 0; i < 5; ++i) {
     gates.push_back(std::make_unique<Gate>());
     ASSERT_TRUE(pool->create_strand()->post_long(gates.back()->task()).is_ok());
@@ -78,7 +79,6 @@ TEST(TextPool, LongWorkLeavesAThreadForShortWork) {
   gates[0]->wait_until_entered();
   gates[1]->wait_until_entered();
   EXPECT_EQ(pool->num_waiting_long(), 3u);
-  std::promise<void> done;
   pool->create_strand()->post([&] { done.set_value(); });
   EXPECT_EQ(done.get_future().wait_for(std::chrono::seconds(20)), std::future_status::ready);
   EXPECT_EQ(pool->num_waiting_long(), 3u);
@@ -87,12 +87,12 @@ TEST(TextPool, LongWorkLeavesAThreadForShortWork) {
 }
 
 TEST(TextPool, RefusesLongWorkAboveItsBoundAndTakesItAgainAfterwards) {
-  auto pool = make_pool({.num_threads = 2, .max_waiting_long = 2});
   Gate gate;
+  std::atomic<int> num_run = 0;
+  auto pool = make_pool({.num_threads = 2, .max_waiting_long = 2});
   auto strand = pool->create_strand();
   ASSERT_TRUE(strand->post_long(gate.task()).is_ok());
   gate.wait_until_entered();
-  std::atomic<int> num_run = 0;
   for (int i = 0; i < 2; ++i) EXPECT_TRUE(pool->create_strand()->post_long([&] { ++num_run; }).is_ok());
   const Status refused = pool->create_strand()->post_long([&] { ++num_run; });
   EXPECT_EQ(refused.code(), StatusCode::kOverloaded);
@@ -105,8 +105,8 @@ TEST(TextPool, RefusesLongWorkAboveItsBoundAndTakesItAgainAfterwards) {
 
 // A task may post to its own strand, and a strand may be dropped with its tasks still to run.
 TEST(TextPool, TasksMayPostAndStrandsMayBeDropped) {
-  auto pool = make_pool();
   std::promise<int> result;
+  auto pool = make_pool();
   {
     auto strand = pool->create_strand();
     strand->post([&result, weak = std::weak_ptr(strand)] { weak.lock()->post([&result] { result.set_value(42); }); });
@@ -116,8 +116,8 @@ TEST(TextPool, TasksMayPostAndStrandsMayBeDropped) {
 
 // Room for the recursion of template and grammar readers, wherever the shell's limit stands.
 TEST(TextPool, ThreadsHaveTheStackThatWasAskedFor) {
-  auto pool = make_pool({.num_threads = 2, .max_waiting_long = 16, .stack_bytes = 32u << 20});
   std::promise<size_t> sum;
+  auto pool = make_pool({.num_threads = 2, .max_waiting_long = 16, .stack_bytes = 32u << 20});
   pool->create_strand()->post([&] {
     volatile char bytes[24u << 20];
     size_t total = 0;

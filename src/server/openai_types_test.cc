@@ -1,0 +1,236 @@
+#include "server/openai_types.h"
+
+#include <gtest/gtest.h>
+
+namespace quire {
+namespace {
+
+CompletionRequest completion(const std::string& body) {
+  auto parsed = parse_completion_request(body, {});
+  if (const ApiError* error = std::get_if<ApiError>(&parsed)) {
+    ADD_FAILURE() << body << ": " << error->status.message();
+    return {};
+  }
+  return std::get<CompletionRequest>(parsed);
+}
+
+ChatRequest chat(const std::string& fields) {
+  auto parsed = parse_chat_request(R"({"messages":[{"role":"user","content":"hi"}])" + fields + "}", {});
+  if (const ApiError* error = std::get_if<ApiError>(&parsed)) {
+    ADD_FAILURE() << fields << ": " << error->status.message();
+    return {};
+  }
+  return std::get<ChatRequest>(parsed);
+}
+
+struct WrongBody {
+  std::string body;
+  std::string param;
+  std::string word;  // of the message
+};
+
+template <typename Parse>
+void expect_refused(const std::vector<WrongBody>& cases, Parse parse) {
+  for (const WrongBody& wrong : cases) {
+    const auto parsed = parse(wrong.body, ApiLimits{});
+    const ApiError* error = std::get_if<ApiError>(&parsed);
+    ASSERT_NE(error, nullptr) << wrong.body.substr(0, 200);
+    EXPECT_EQ(error->param, wrong.param) << wrong.body.substr(0, 200) << ": " << error->status.message();
+    EXPECT_NE(error->status.message().find(wrong.word), std::string::npos)
+        << wrong.body.substr(0, 200) << ": " << error->status.message();
+    EXPECT_LT(error->status.message().size(), 600u);
+  }
+}
+
+TEST(CompletionBody, ReadsEveryFormOfPrompt) {
+  EXPECT_EQ(std::get<std::string>(completion(R"({"prompt":"a\u0000b"})").prompts[0]), std::string("a\0b", 3));
+  EXPECT_EQ(completion(R"({"prompt":["a","b"]})").prompts.size(), 2u);
+  EXPECT_EQ(std::get<std::vector<int32_t>>(completion(R"({"prompt":[1,2.0,3]})").prompts[0]),
+            (std::vector<int32_t>{1, 2, 3}));
+  const CompletionRequest two = completion(R"({"prompt":[[1],[2,3]]})");
+  ASSERT_EQ(two.prompts.size(), 2u);
+  EXPECT_EQ(std::get<std::vector<int32_t>>(two.prompts[1]), (std::vector<int32_t>{2, 3}));
+}
+
+TEST(CompletionBody, NullIsTheDefaultAndUnknownFieldsAreIgnored) {
+  const CompletionRequest request = completion(
+      R"({"prompt":"x","model":null,"n":null,"max_tokens":null,"suffix":null,"stop":null,"logprobs":null,"stream":null,
+          "stream_options":null,"best_of":null,"store":true,"metadata":{"a":"b"},"no_such_field":[1]})");
+  EXPECT_EQ(request.sampling.params.n, 1);
+  EXPECT_EQ(request.sampling.params.max_tokens, 16);
+  EXPECT_FALSE(request.has_max_tokens);
+  EXPECT_EQ(request.best_of, 1);
+  EXPECT_EQ(request.sampling.params.num_logprobs, -1);
+}
+
+TEST(CompletionBody, ReadsItsFields) {
+  const CompletionRequest request = completion(
+      R"({"prompt":"x","model":"m","n":2,"best_of":3,"max_tokens":7.0,"logprobs":4,"echo":true,"stop":["a","b"],
+          "priority":-3,"cache_salt":"s","return_token_ids":true,"seed":-1,"logit_bias":{"5":-100}})");
+  EXPECT_EQ(request.model, "m");
+  EXPECT_EQ(request.sampling.params.n, 2);
+  EXPECT_EQ(request.best_of, 3);
+  EXPECT_EQ(request.sampling.params.max_tokens, 7);
+  EXPECT_EQ(request.sampling.params.num_logprobs, 4);
+  EXPECT_TRUE(request.sampling.has_echo);
+  EXPECT_EQ(request.sampling.stop.size(), 2u);
+  EXPECT_EQ(request.priority, -3);
+  EXPECT_EQ(request.cache_salt, "s");
+  EXPECT_TRUE(request.returns_token_ids);
+  const StreamOptions stream =
+      completion(R"({"prompt":"x","stream":true,"stream_options":{"include_usage":true}})").stream;
+  EXPECT_TRUE(stream.is_on && stream.includes_usage && !stream.has_usage_in_every_chunk);
+}
+
+TEST(CompletionBody, SaysWhatIsWrongAndWhere) {
+  std::string many_prompts = R"({"prompt":["a")";
+  for (int i = 0; i < 5000; ++i) many_prompts += R"(,"a")";
+  std::string many_stops = R"({"prompt":"x","stop":["a")";
+  for (int i = 0; i < 100'000; ++i) many_stops += R"(,"a")";
+  expect_refused(
+      {
+          {"", "", "empty"},
+          {"{", "", "JSON"},
+          {"[]", "", "object"},
+          {"42", "", "object"},
+          {"{}", "prompt", "missing"},
+          {R"({"prompt":[]})", "prompt", "empty"},
+          {R"({"prompt":[1,"a"]})", "prompt", "prompt must be"},
+          {R"({"prompt":["a",1]})", "prompt", "one kind"},
+          {R"({"prompt":[[1],"a"]})", "prompt", "one kind"},
+          {R"({"prompt":[1.5]})", "prompt", "prompt must be"},
+          {R"({"prompt":[99999999999]})", "prompt", "prompt must be"},
+          {R"({"prompt":{"a":1}})", "prompt", "prompt must be"},
+          {many_prompts + "]}", "prompt", "2048"},
+          {many_stops + "]}", "stop", "64"},
+          {R"({"prompt":"x","n":1000000})", "n", "128"},
+          {R"({"prompt":"x","n":0})", "n", "from 1"},
+          {R"({"prompt":"x","best_of":1000000})", "best_of", "128"},
+          {R"({"prompt":"x","n":3,"best_of":2})", "best_of", "less than n"},
+          {R"({"prompt":"x","best_of":2,"stream":true})", "best_of", "streamed"},
+          {R"({"prompt":"x","max_tokens":2147483648})", "max_tokens", "whole number"},
+          {R"({"prompt":"x","max_tokens":-1})", "max_tokens", "whole number"},
+          {R"({"prompt":"x","max_tokens":1.5})", "max_tokens", "whole number"},
+          {R"({"prompt":"x","temperature":"hot"})", "temperature", "number"},
+          {R"({"prompt":"x","temperature":true})", "temperature", "number"},
+          {R"({"prompt":"x","temperature":1e999})", "temperature", "not Infinity"},
+          {R"({"prompt":"x","logprobs":21})", "logprobs", "20"},
+          {R"({"prompt":"x","prompt_logprobs":1000})", "prompt_logprobs", "20"},
+          {R"({"prompt":"x","logit_bias":{"-1":1}})", "logit_bias", "-1"},
+          {R"({"prompt":"x","suffix":"end"})", "suffix", "not supported"},
+          {R"({"prompt":"x","stream":"yes"})", "stream", "true or false"},
+          {R"({"prompt":"x","stream_options":{"include_usage":true}})", "stream_options", "stream"},
+          {R"({"prompt":"x","response_format":{"type":"xml"}})", "response_format", "json_object"},
+          {R"({"prompt":"x","guided_regex":"a","guided_choice":["b"]})", "guided_choice", "exclude"},
+          {R"({"prompt":"x","guided_choice":[]})", "guided_choice", "list"},
+          {"{\"prompt\":\"\xd6\xd0\xce\xc4\"}", "", "JSON"},  // GBK
+          {R"({"prompt":"\ud800"})", "", "JSON"},
+          {std::string("{\"prompt\":\"a\0b\"}", 16), "", "JSON"},
+          {R"({"prompt":)" + std::string(100'000, '[') + "1" + std::string(100'000, ']') + "}", "", "nests deeper"},
+      },
+      parse_completion_request);
+}
+
+TEST(ChatBody, TextPartsAreJoinedAndCallsGetObjects) {
+  const auto parsed = parse_chat_request(
+      R"({"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},
+          {"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function",
+            "function":{"name":"f","arguments":"{\"x\": 1}"}}]},
+          {"role":"tool","tool_call_id":"1","content":"42"}]})",
+      {});
+  ASSERT_TRUE(std::holds_alternative<ChatRequest>(parsed));
+  const auto& messages = std::get<ChatRequest>(parsed).conversation.at("messages").as_array();
+  EXPECT_EQ(messages[0].at("content").as_string(), "a\nb");
+  EXPECT_EQ(messages[1].at("content").as_string(), "");
+  EXPECT_EQ(messages[1].at("tool_calls").at(0).at("function").at("arguments").at("x").as_int64(), 1);
+  EXPECT_EQ(messages[2].at("content").as_string(), "42");
+}
+
+TEST(ChatBody, ReadsItsFields) {
+  const ChatRequest request =
+      chat(R"(,"max_tokens":5,"max_completion_tokens":9,"logprobs":true,"top_logprobs":2,"user":"me",
+              "chat_template_kwargs":{"enable_thinking":false},"response_format":{"type":"json_object"})");
+  EXPECT_EQ(request.sampling.params.max_tokens, 9);
+  EXPECT_TRUE(request.has_max_tokens);
+  EXPECT_EQ(request.sampling.params.num_logprobs, 2);
+  EXPECT_EQ(request.structure.kind, StructureRequest::Kind::kJsonObject);
+  EXPECT_TRUE(request.conversation.at("add_generation_prompt").as_bool());
+  EXPECT_FALSE(chat("").has_max_tokens);
+  EXPECT_EQ(chat(R"(,"logprobs":true)").sampling.params.num_logprobs, 0);
+  EXPECT_EQ(chat(R"(,"logprobs":false)").sampling.params.num_logprobs, -1);
+  EXPECT_FALSE(chat(R"(,"continue_final_message":true)").conversation.at("add_generation_prompt").as_bool());
+}
+
+TEST(ChatBody, ReadsToolsAndTheirChoice) {
+  const std::string tools =
+      R"(,"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"},"strict":true}}])";
+  const ChatRequest automatic = chat(tools);
+  ASSERT_EQ(automatic.tools.size(), 1u);
+  EXPECT_EQ(automatic.tools[0].parameters_json, R"({"type":"object"})");
+  EXPECT_TRUE(automatic.tools[0].is_strict);
+  EXPECT_EQ(automatic.tool_choice.kind, ToolChoiceRequest::Kind::kAuto);
+  EXPECT_TRUE(automatic.conversation.contains("tools"));
+  const ChatRequest none = chat(tools + R"(,"tool_choice":"none")");
+  EXPECT_EQ(none.tool_choice.kind, ToolChoiceRequest::Kind::kNone);
+  EXPECT_FALSE(none.conversation.contains("tools"));
+  const ChatRequest named = chat(tools + R"(,"tool_choice":{"type":"function","function":{"name":"f"}})");
+  EXPECT_EQ(named.tool_choice.kind, ToolChoiceRequest::Kind::kNamed);
+  EXPECT_EQ(named.tool_choice.name, "f");
+  EXPECT_EQ(chat("").tool_choice.kind, ToolChoiceRequest::Kind::kNone);
+}
+
+TEST(ChatBody, SaysWhatIsWrongAndWhere) {
+  const std::string head = R"({"messages":[{"role":"user","content":"hi"}],)";
+  expect_refused(
+      {
+          {"{}", "messages", "messages must be"},
+          {R"({"messages":[]})", "messages", "messages must be"},
+          {R"({"messages":"hi"})", "messages", "messages must be"},
+          {R"({"messages":[1]})", "messages", "messages[0]"},
+          {R"({"messages":[{"content":"x"}]})", "messages", "role"},
+          {R"({"messages":[{"role":"user"}]})", "messages", "content"},
+          {R"({"messages":[{"role":"user","content":5}]})", "messages", "messages[0].content"},
+          {R"({"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]})", "messages",
+           "no images"},
+          {R"({"messages":[{"role":"assistant","tool_calls":[{"id":1}]}]})", "messages", "tool_calls[0]"},
+          {head + R"("top_logprobs":5})", "top_logprobs", "logprobs"},
+          {head + R"("logprobs":3})", "logprobs", "true or false"},
+          {head + R"("logprobs":true,"top_logprobs":1000000})", "top_logprobs", "20"},
+          {head + R"("functions":[{}]})", "functions", "tools"},
+          {head + R"("tools":[{"type":"function"}]})", "tools", "tools[0]"},
+          {head + R"("tools":[{"function":{"name":""}}]})", "tools", "name"},
+          {head + R"("tools":[{"function":{"name":"f"}},{"function":{"name":"f"}}]})", "tools", "two functions"},
+          {head + R"("tool_choice":"required"})", "tool_choice", "no tools"},
+          {head + R"("tools":[{"function":{"name":"f"}}],"tool_choice":{"function":{"name":"g"}}})", "tool_choice",
+           "g"},
+          {head + R"("tools":[{"function":{"name":"f"}}],"tool_choice":"perhaps"})", "tool_choice", "auto"},
+          {head + R"("max_completion_tokens":-2})", "max_completion_tokens", "whole number"},
+          {head + R"("chat_template_kwargs":[]})", "chat_template_kwargs", "object"},
+          {head + R"("truncate_prompt_tokens":10})", "truncate_prompt_tokens", "never cut"},
+      },
+      parse_chat_request);
+}
+
+TEST(EmbeddingBody, ReadsAndRefuses) {
+  const auto parsed =
+      parse_embedding_request(R"({"input":["a","b"],"model":"m","dimensions":8,"encoding_format":"base64"})", {});
+  ASSERT_TRUE(std::holds_alternative<EmbeddingRequest>(parsed));
+  const EmbeddingRequest& request = std::get<EmbeddingRequest>(parsed);
+  EXPECT_EQ(request.inputs.size(), 2u);
+  EXPECT_EQ(request.num_dimensions, 8);
+  EXPECT_TRUE(request.is_base64);
+  expect_refused({{R"({"input":[]})", "input", "empty"},
+                  {R"({"input":"a","dimensions":0})", "dimensions", "whole number"},
+                  {R"({"input":"a","encoding_format":"hex"})", "encoding_format", "base64"}},
+                 parse_embedding_request);
+}
+
+TEST(FieldOfMessage, TakesTheFieldThatAMessageBeginsWith) {
+  EXPECT_EQ(field_of_message("logit_bias: token id 7 is not in the vocabulary"), "logit_bias");
+  EXPECT_EQ(field_of_message("logit_bias entries: 2000 is outside"), "logit_bias");
+  EXPECT_EQ(field_of_message("the prompt has 5 tokens"), "");
+  EXPECT_EQ(field_of_message(""), "");
+}
+
+}  // namespace
+}  // namespace quire
