@@ -32,8 +32,7 @@ bool may_be_header(std::string_view text) {
 
 HarmonyReader::HarmonyReader(const AnswerFormat& format, const std::vector<ToolSpec>* tools, bool reads_tools,
                              bool reads_reasoning, AnswerWriter* writer)
-    : format_(&format),
-      arguments_(&call_),
+    : arguments_(&call_),
       reads_tools_(reads_tools),
       reads_reasoning_(reads_reasoning),
       has_special_markers_(format.is_special_marker("<|message|>")) {

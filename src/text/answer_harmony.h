@@ -34,7 +34,6 @@ class HarmonyReader {
   void end_body();
   void write_text(std::string_view text);
 
-  const AnswerFormat* format_;
   CallState call_;
   ArgumentsReader arguments_;
   bool reads_tools_, reads_reasoning_;
