@@ -16,9 +16,17 @@ namespace quire {
 
 class Tokenizer;
 
+namespace grammar_internal {
+class TokenSetStore;
+}
+
 class GrammarVocabulary {
  public:
   using Ptr = std::shared_ptr<const GrammarVocabulary>;
+
+  ~GrammarVocabulary();
+  GrammarVocabulary(const GrammarVocabulary&) = delete;
+  GrammarVocabulary& operator=(const GrammarVocabulary&) = delete;
 
   struct Token {
     std::string bytes;        // empty: never allowed as text
@@ -37,7 +45,10 @@ class GrammarVocabulary {
   // Empty for control tokens, tokens without text, and ids outside.
   std::string_view token_bytes(int32_t id) const;
   size_t max_token_bytes() const { return max_token_bytes_; }
-  size_t num_bytes() const;
+  size_t num_bytes() const;  // with the token sets that it keeps
+
+  // What matchers have computed with this vocabulary. Locks inside.
+  grammar_internal::TokenSetStore& token_set_store() const { return *token_set_store_; }
 
   // The tree in preorder. A node stands for the bytes from the root to it; its subtree is [node, subtree_end(node)).
   // Node 0 is the root and has no byte.
@@ -52,7 +63,9 @@ class GrammarVocabulary {
   }
 
  private:
-  GrammarVocabulary() = default;
+  GrammarVocabulary();
+  void add_texts(std::span<const Token> tokens, std::span<const int32_t> text_ids);
+  void add_tree(std::span<const Token> tokens, std::span<const int32_t> sorted_ids);
 
   std::vector<uint8_t> node_byte_;
   std::vector<uint16_t> node_depth_;
@@ -65,6 +78,7 @@ class GrammarVocabulary {
   std::vector<uint32_t> text_begin_;  // num_tokens + 1
   std::unordered_map<std::string, int32_t> special_ids_;
   size_t max_token_bytes_ = 0;
+  std::unique_ptr<grammar_internal::TokenSetStore> token_set_store_;
 };
 
 }  // namespace quire

@@ -1,0 +1,64 @@
+#include "text/grammar_character_class.h"
+
+#include <utf8proc.h>
+
+#include <algorithm>
+#include <iterator>
+#include <string>
+#include <utility>
+
+namespace quire::grammar_internal {
+
+std::optional<std::vector<CodePointRange>> class_of_escape(char letter) {
+  static constexpr CodePointRange kDigits[] = {{'0', '9'}};
+  static constexpr CodePointRange kWord[] = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
+  static constexpr CodePointRange kSpace[] = {{'\t', '\r'},     {' ', ' '},       {0xA0, 0xA0},     {0x1680, 0x1680},
+                                              {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F}, {0x205F, 0x205F},
+                                              {0x3000, 0x3000}, {0xFEFF, 0xFEFF}};
+  auto copy = [](std::span<const CodePointRange> ranges) {
+    return std::vector<CodePointRange>(ranges.begin(), ranges.end());
+  };
+  switch (letter) {
+    case 'd':
+      return copy(kDigits);
+    case 'w':
+      return copy(kWord);
+    case 's':
+      return copy(kSpace);
+    case 'D':
+      return complement_ranges(kDigits);
+    case 'W':
+      return complement_ranges(kWord);
+    case 'S':
+      return complement_ranges(kSpace);
+    default:
+      return std::nullopt;
+  }
+}
+
+std::optional<std::vector<CodePointRange>> class_of_category(std::string_view name) {
+  static constexpr std::pair<std::string_view, std::string_view> kLongNames[] = {
+      {"Letter", "L"}, {"Uppercase_Letter", "Lu"}, {"Lowercase_Letter", "Ll"},
+      {"Number", "N"}, {"Decimal_Number", "Nd"},   {"Punctuation", "P"},
+      {"Symbol", "S"}, {"Separator", "Z"},         {"Mark", "M"},
+      {"Other", "C"}};
+  for (const auto& [long_name, short_name] : kLongNames) {
+    if (name == long_name) name = short_name;
+  }
+  static constexpr std::string_view kCategories[] = {
+      "L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc", "Me", "N",  "Nd", "Nl", "No", "P",  "Pc", "Pd", "Ps",
+      "Pe", "Pi", "Pf", "Po", "S",  "Sm", "Sc", "Sk", "So", "Z",  "Zs", "Zl", "Zp", "C",  "Cc", "Cf", "Co", "Cn"};
+  if (std::find(std::begin(kCategories), std::end(kCategories), name) == std::end(kCategories)) return std::nullopt;
+  std::vector<CodePointRange> ranges;
+  for (char32_t c = 0; c <= kMaxCodePoint; ++c) {
+    if (!std::string_view(utf8proc_category_string(static_cast<utf8proc_int32_t>(c))).starts_with(name)) continue;
+    if (!ranges.empty() && ranges.back().last + 1 == c) {
+      ranges.back().last = c;
+    } else {
+      ranges.push_back({c, c});
+    }
+  }
+  return normalize_ranges(std::move(ranges));
+}
+
+}  // namespace quire::grammar_internal

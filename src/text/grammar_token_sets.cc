@@ -1,0 +1,181 @@
+#include "text/grammar_token_sets.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace quire::grammar_internal {
+namespace {
+
+std::unique_ptr<TokenSet> compute_token_set(const GrammarVocabulary& vocabulary, int32_t state, Configurations& walk) {
+  auto set = std::make_unique<TokenSet>();
+  std::vector<ConfigurationId> at_depth(vocabulary.max_token_bytes() + 1, Configurations::kDead);
+  // Whether the rule could have ended before the current byte, but after the first.
+  std::vector<char> has_returned(vocabulary.max_token_bytes() + 1, 0);
+  at_depth[0] = walk.from_state(state);
+  auto leave_open = [&](uint32_t begin, uint32_t end) {
+    std::vector<NodeRange>& open = set->open;
+    if (!open.empty() && open.back().end == begin &&
+        vocabulary.node_parent(open.back().begin) == vocabulary.node_parent(begin)) {
+      open.back().end = end;
+    } else {
+      open.push_back({begin, end});
+    }
+  };
+  const auto num_nodes = static_cast<uint32_t>(vocabulary.num_nodes());
+  for (uint32_t node = 1; node < num_nodes;) {
+    const size_t depth = vocabulary.node_depth(node);
+    const ConfigurationId next = walk.step(at_depth[depth - 1], vocabulary.node_byte(node));
+    if (next == Configurations::kDead) {
+      const uint32_t end = vocabulary.subtree_end(node);
+      if (has_returned[depth - 1] != 0) leave_open(node, end);
+      node = end;
+      continue;
+    }
+    at_depth[depth] = next;
+    has_returned[depth] = static_cast<char>(has_returned[depth - 1] != 0 || walk.may_end(next));
+    for (int32_t id : vocabulary.node_tokens(node)) set->tokens.push_back(id);
+    ++node;
+  }
+  // Bits take 4 bytes for 32 tokens, ids 4 bytes each.
+  if (set->tokens.size() > vocabulary.num_mask_words()) {
+    set->mask.assign(vocabulary.num_mask_words(), 0);
+    for (int32_t id : set->tokens) set->mask[static_cast<size_t>(id) / 32] |= uint32_t{1} << (id % 32);
+    set->tokens = {};
+  }
+  set->tokens.shrink_to_fit();
+  set->open.shrink_to_fit();
+  return set;
+}
+
+// Everything that the walk from a state of the rule can depend on, callers aside: the rule and those that it calls.
+// Empty where that is too long to be worth while.
+std::string rule_text(const Automaton& automaton, const std::vector<int32_t>& first_state, int32_t root) {
+  constexpr size_t kMaxTextBytes = 64 * 1024;
+  std::string text;
+  auto put = [&text](int32_t number) { text.append(reinterpret_cast<const char*>(&number), sizeof(number)); };
+  // Classes differ between grammars, bytes do not.
+  std::vector<int32_t> first_byte(static_cast<size_t>(automaton.num_classes) + 1, 256);
+  for (int byte = 255; byte >= 0; --byte) first_byte[automaton.class_of_byte[static_cast<size_t>(byte)]] = byte;
+  std::vector<int32_t> order{root};
+  std::unordered_map<int32_t, int32_t> number_of{{root, 0}};
+  for (size_t i = 0; i < order.size(); ++i) {
+    const auto rule = static_cast<size_t>(order[i]);
+    const int32_t begin = first_state[rule];
+    const int32_t end = first_state[rule + 1];
+    put(end - begin);
+    put(automaton.rules[rule].start - begin);
+    const int32_t special = automaton.rules[rule].only_without_special;
+    put(special >= 0 ? 1 : 0);
+    for (int32_t state = begin; state < end; ++state) {
+      put(automaton.state(state).is_final ? 1 : 0);
+      for (const ByteEdge& edge : automaton.byte_edges_of(state)) {
+        put(first_byte[edge.first_class]);
+        put(first_byte[static_cast<size_t>(edge.last_class) + 1] - 1);
+        put(edge.target - begin);
+      }
+      put(-1);
+      for (const CallEdge& edge : automaton.call_edges_of(state)) {
+        const auto [it, is_new] = number_of.try_emplace(edge.rule, static_cast<int32_t>(order.size()));
+        if (is_new) order.push_back(edge.rule);
+        put(it->second);
+        put(edge.target - begin);
+      }
+      put(-1);
+      for (const SpecialEdge& edge : automaton.special_edges_of(state)) {
+        const std::string& name = automaton.specials[static_cast<size_t>(edge.special)];
+        put(static_cast<int32_t>(name.size()));
+        text += name;
+        put(edge.target - begin);
+      }
+      put(-1);
+      if (text.size() > kMaxTextBytes) return {};
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
+RuleTokenSets::~RuleTokenSets() {
+  for (std::atomic<const TokenSet*>& set : sets_) delete set.load();
+}
+
+const TokenSet* RuleTokenSets::publish(size_t state, std::unique_ptr<TokenSet> set) {
+  const TokenSet* present = nullptr;
+  const size_t bytes = set->num_bytes();
+  if (!sets_[state].compare_exchange_strong(present, set.get(), std::memory_order_acq_rel)) return present;
+  num_set_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  return set.release();
+}
+
+std::shared_ptr<RuleTokenSets> TokenSetStore::get(const std::string& rule_text, size_t num_states) {
+  const std::scoped_lock lock(mutex_);
+  const auto found = by_text_.find(rule_text);
+  if (found != by_text_.end()) {
+    entries_.splice(entries_.begin(), entries_, found->second);
+    return found->second->sets;
+  }
+  entries_.push_front({rule_text, std::make_shared<RuleTokenSets>(num_states)});
+  by_text_.emplace(entries_.front().rule_text, entries_.begin());
+  size_t num_bytes = num_bytes_locked();
+  while (entries_.size() > 1 && num_bytes > kMaxBytes) {
+    const Entry& last = entries_.back();
+    num_bytes -= last.rule_text.size() + last.sets->num_bytes();
+    by_text_.erase(last.rule_text);
+    entries_.pop_back();
+  }
+  return entries_.front().sets;
+}
+
+size_t TokenSetStore::num_bytes_locked() const {
+  size_t num_bytes = 0;
+  for (const Entry& entry : entries_) num_bytes += entry.rule_text.size() + entry.sets->num_bytes();
+  return num_bytes;
+}
+
+size_t TokenSetStore::num_bytes() const {
+  const std::scoped_lock lock(mutex_);
+  return num_bytes_locked();
+}
+
+TokenSetTable::TokenSetTable(const Automaton& automaton, GrammarVocabulary::Ptr vocabulary)
+    : automaton_(automaton), vocabulary_(std::move(vocabulary)) {
+  for (const std::string& special : automaton.specials) special_ids_.push_back(vocabulary_->find_special(special));
+  const std::vector<int32_t>& first_state = automaton.first_state_of_rule;
+  for (size_t rule = 0; rule < automaton.rules.size(); ++rule) {
+    const auto num_states = static_cast<size_t>(first_state[rule + 1] - first_state[rule]);
+    const std::string text = rule_text(automaton, first_state, static_cast<int32_t>(rule));
+    sets_of_rule_.push_back(text.empty() ? std::make_shared<RuleTokenSets>(num_states)
+                                         : vocabulary_->token_set_store().get(text, num_states));
+  }
+}
+
+int32_t TokenSetTable::find_special_by_id(int32_t token_id) const {
+  const auto it = std::find(special_ids_.begin(), special_ids_.end(), token_id);
+  return it == special_ids_.end() ? -1 : static_cast<int32_t>(it - special_ids_.begin());
+}
+
+std::vector<bool> TokenSetTable::has_special() const {
+  std::vector<bool> has;
+  for (int32_t id : special_ids_) has.push_back(id >= 0);
+  return has;
+}
+
+const TokenSet& TokenSetTable::get(int32_t state, Configurations& walk, std::unique_ptr<TokenSet>& spare) const {
+  const auto rule = static_cast<size_t>(automaton_.rule_of_state[static_cast<size_t>(state)]);
+  const auto local = static_cast<size_t>(state - automaton_.first_state_of_rule[rule]);
+  RuleTokenSets& sets = *sets_of_rule_[rule];
+  if (const TokenSet* set = sets.find(local)) return *set;
+  std::unique_ptr<TokenSet> computed = compute_token_set(*vocabulary_, state, walk);
+  if (sets.num_bytes() < kMaxBytes) return *sets.publish(local, std::move(computed));
+  spare = std::move(computed);
+  return *spare;
+}
+
+size_t TokenSetTable::num_bytes() const {
+  size_t num_bytes = sizeof(*this);
+  for (const auto& sets : sets_of_rule_) num_bytes += sets->num_bytes();
+  return num_bytes;
+}
+
+}  // namespace quire::grammar_internal
