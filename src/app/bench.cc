@@ -82,7 +82,7 @@ Status run(const BenchOptions& options) {
   EngineFlags flags = options.engine;
   const int largest_batch = *std::max_element(options.batch_sizes.begin(), options.batch_sizes.end());
   if (flags.max_num_seqs == 0) flags.max_num_seqs = std::max(largest_batch, EngineOptions().max_num_seqs);
-  ASSIGN_OR_RETURN(ModelSession session, open_model_session(flags, console, TextUse::kNone));
+  ASSIGN_OR_RETURN(ModelSession session, open_model_session(flags, console, {.text = TextUse::kNone}));
 
   // Limits are measured on the CPU only; a GPU's are in docs/gpu_kernels.md.
   std::optional<MachineLimits> machine;

@@ -170,7 +170,7 @@ Result<std::unique_ptr<TextFrontend>> open_text_frontend(const Checkpoint& check
   return TextFrontend::create(std::move(tokenizer), chat_template);
 }
 
-Result<ModelSession> open_model_session(const EngineFlags& flags, Console& console, TextUse text) {
+Result<ModelSession> open_model_session(const EngineFlags& flags, Console& console, const SessionOptions& options) {
   const auto begin = std::chrono::steady_clock::now();
   RETURN_IF_ERROR(check_supported(flags));
   ASSIGN_OR_RETURN(const std::filesystem::path path, resolve_model(flags.model, read_environment().cache_folder));
@@ -178,7 +178,7 @@ Result<ModelSession> open_model_session(const EngineFlags& flags, Console& conso
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_checkpoint(path.string(), {.needs_tensors = !is_random}));
 
   ModelSession session;
-  if (text == TextUse::kNeeded) {
+  if (options.text == TextUse::kNeeded) {
     ASSIGN_OR_RETURN(session.text, open_text_frontend(checkpoint, flags.chat_template_file));
   }
   ASSIGN_OR_RETURN(session.ops, choose_ops(flags, console));
@@ -198,10 +198,11 @@ Result<ModelSession> open_model_session(const EngineFlags& flags, Console& conso
   };
   load_options.warn = [&](const std::string& message) { console.warn(message); };
   ASSIGN_OR_RETURN(session.model, load_model(checkpoint, *session.ops, load_options));
-  ASSIGN_OR_RETURN(session.engine,
-                   Engine::create(*session.ops, *session.model,
-                                  engine_options(flags, *session.ops,
-                                                 session.text != nullptr ? &session.text->tokenizer() : nullptr)));
+  EngineOptions of_engine =
+      engine_options(flags, *session.ops, session.text != nullptr ? &session.text->tokenizer() : nullptr);
+  const bool is_on_cpu = session.ops->device().kind == DeviceKind::kCpu;
+  if (options.is_serving && is_on_cpu && flags.max_num_batched_tokens == 0) of_engine.max_num_batched_tokens = 0;
+  ASSIGN_OR_RETURN(session.engine, Engine::create(*session.ops, *session.model, of_engine));
   session.has_integer_weights = checkpoint.has_tensors() ? has_mostly_integer_weights(checkpoint.tensors())
                                                          : !quant_format(*load_options.random_format).is_float;
   session.load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -210,6 +211,12 @@ Result<ModelSession> open_model_session(const EngineFlags& flags, Console& conso
   console.info(fmt::format("{}: {}, weights {}, on {}, ready in {:.2f} s", name, session.model->config().architecture,
                            format_bytes(session.model->weight_bytes()), session.ops->description(),
                            session.load_seconds));
+  if (options.is_serving) {
+    std::string table = plan.to_string();
+    table.pop_back();  // the last end of line
+    console.info(table);
+    return session;
+  }
   console.info(fmt::format("KV memory: {} pages of {} tokens, {} ({} per token), up to {} tokens a sequence",
                            plan.num_pages, plan.page_size, format_bytes(plan.kv_bytes),
                            format_bytes(plan.kv_bytes_per_token), plan.max_model_len));

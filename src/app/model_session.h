@@ -24,10 +24,16 @@ struct ModelSession {
   bool has_integer_weights = false;  // most bytes of the file are quantized: --compute auto multiplies them as integers
 };
 
-// Opens, loads and plans memory, telling the console what is loaded, where, how large and how fast. A command that
-// needs no text runs a model without a tokenizer.
 enum class TextUse : uint8_t { kNeeded, kNone };
-Result<ModelSession> open_model_session(const EngineFlags& flags, Console& console, TextUse text = TextUse::kNeeded);
+struct SessionOptions {
+  TextUse text = TextUse::kNeeded;  // kNone: a model without a tokenizer will do
+  // Answers are streamed while other prompts come in: on the CPU the tokens of a step are bounded by time, unless a
+  // flag says how many, and the whole memory plan is told.
+  bool is_serving = false;
+};
+
+// Opens, loads and plans memory, telling the console what is loaded, where, how large and how fast.
+Result<ModelSession> open_model_session(const EngineFlags& flags, Console& console, const SessionOptions& options = {});
 
 // The tokenizer alone. A vocabulary-only GGUF will do.
 Result<std::unique_ptr<Tokenizer>> open_tokenizer(const Checkpoint& checkpoint);

@@ -26,7 +26,8 @@ Status check_options(const EngineOptions& options) {
   if (options.max_num_seqs < 1 || options.max_num_seqs > 65536) {
     return invalid_argument("--max-num-seqs is outside 1 to 65536");
   }
-  if (options.max_num_batched_tokens < options.max_num_seqs || options.max_num_batched_tokens > (1 << 20)) {
+  if ((options.max_num_batched_tokens != 0 && options.max_num_batched_tokens < options.max_num_seqs) ||
+      options.max_num_batched_tokens > (1 << 20)) {
     return invalid_argument("--max-num-batched-tokens is outside " + std::to_string(options.max_num_seqs) +
                             " (--max-num-seqs: each gets a token a step) to 1048576");
   }
@@ -76,6 +77,7 @@ Status Engine::init() {
   ModelRunnerConfig config;
   config.max_num_seqs = options_.max_num_seqs;
   config.max_num_batched_tokens = options_.max_num_batched_tokens;
+  config.step_seconds = options_.step_seconds;
   config.max_logit_rows = std::max(options_.max_num_seqs, 64);
   config.max_model_len = options_.max_model_len;
   config.page_size = options_.page_size;
@@ -100,6 +102,7 @@ Status Engine::init() {
   ASSIGN_OR_RETURN(runner_, ModelRunner::create(ops_, model_, config));
 
   const MemoryPlan& plan = runner_->memory_plan();
+  options_.max_num_batched_tokens = plan.max_num_batched_tokens;
   pool_ = std::make_unique<PagePool>(plan.num_pages);
   page_marks_.assign(static_cast<size_t>(plan.num_pages), -1);
   if (options_.has_prefix_cache) {
@@ -110,7 +113,8 @@ Status Engine::init() {
   if (plan.num_swap_pages > 0) {
     swap_space_ = std::make_unique<SwapSpace>(pool_.get(), options_.page_size, plan.num_swap_pages);
   }
-  const PreemptionCosts costs = {.swap_bytes_per_second = runner_->swap_bytes_per_second(),
+  const PreemptionCosts costs = {.prefill_tokens_per_second = runner_->prefill_tokens_per_second(),
+                                 .swap_bytes_per_second = runner_->swap_bytes_per_second(),
                                  .page_bytes = plan.page_bytes};
   scheduler_ = std::make_unique<Scheduler>(SchedulerConfig{.max_num_seqs = options_.max_num_seqs,
                                                            .max_num_batched_tokens = options_.max_num_batched_tokens,

@@ -40,7 +40,8 @@ struct StepRow;
 
 struct EngineOptions {
   int max_num_seqs = 32;
-  int max_num_batched_tokens = 512;
+  int max_num_batched_tokens = 512;   // 0: what `step_seconds` are enough for, by the rate measured at start
+  double step_seconds = 0.25;         // so long do running answers stall while a prompt is read
   int64_t max_model_len = 0;          // 0: the model's context, or less where the pages allow less
   int page_size = 16;                 // a power of two, 8 to 256
   int64_t kv_cache_memory_bytes = 0;  // 0: a share of what is available

@@ -118,6 +118,22 @@ TEST_F(EngineTest, NeighboursPreemptionAndPrefixesChangeNothing) {
   }
 }
 
+// With a budget of its own choosing it does what it does with any other.
+TEST_F(EngineTest, MeasuresTheTokensOfAStep) {
+  EngineOptions engine_options = options();
+  engine_options.max_num_batched_tokens = 0;
+  auto engine = make(engine_options);
+  EXPECT_GE(engine->memory_plan().max_num_batched_tokens, engine_options.max_num_seqs);
+  EXPECT_LE(engine->memory_plan().max_num_batched_tokens, 2048);
+  EXPECT_GT(engine->memory_plan().prefill_tokens_per_second, 0.0);
+  const std::vector<int32_t> prompt = random_tokens(random, 75);
+  const auto sink = add(*engine, prompt, greedy(20));
+  run(*engine);
+  EXPECT_EQ(sink->choices[0].token_ids, model.expected_greedy(prompt, 20));
+  engine_options.max_num_batched_tokens = -1;
+  EXPECT_FALSE(Engine::create(*ops, model, engine_options).is_ok());
+}
+
 TEST_F(EngineTest, ChoicesShareThePromptAndDiffer) {
   for (const int prompt_length : {16, 21}) {  // at a page's end, and inside one: the last page is copied
     auto engine = make(options());

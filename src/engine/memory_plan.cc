@@ -9,6 +9,8 @@ namespace quire {
 namespace {
 
 // Page ids are 32-bit numbers.
+// Kernels work in tiles of a few tokens.
+constexpr int kTokenGrain = 16;
 constexpr int64_t kMostPages = int64_t{1} << 30;
 
 // The longest sequence that the pages hold, at most `most`.
@@ -29,6 +31,12 @@ Status check_weights_fit(int64_t weight_bytes, int64_t available_bytes) {
   return resource_exhausted(
       "the weights take " + format_bytes(weight_bytes) + ", but only " + format_bytes(available_bytes) +
       " of memory are available: free some, or choose a smaller or more strongly quantized model");
+}
+
+int choose_token_budget(double prefill_tokens_per_second, double step_seconds, int max_num_seqs) {
+  constexpr double kMostTokens = 2048;
+  const int num_tokens = static_cast<int>(std::clamp(prefill_tokens_per_second * step_seconds, 1.0, kMostTokens));
+  return std::max(num_tokens / kTokenGrain * kTokenGrain, max_num_seqs);
 }
 
 Result<MemoryPlan> plan_memory(const MemoryPlanInput& input) {
@@ -111,6 +119,14 @@ std::string MemoryPlan::to_string() const {
     std::snprintf(swap_line, sizeof(swap_line), "swap space  %12s  of host memory, %d pages\n",
                   format_bytes(swap_bytes).c_str(), num_swap_pages);
   }
+  char step_line[160];
+  int length = std::snprintf(step_line, sizeof(step_line), "a step      %12d  tokens at most, %d sequences",
+                             max_num_batched_tokens, max_num_seqs);
+  if (prefill_tokens_per_second > 0.0) {
+    std::snprintf(step_line + length, sizeof(step_line) - static_cast<size_t>(length),
+                  "; reading %.0f prompt tokens/s, %.0f ms", prefill_tokens_per_second,
+                  1e3 * max_num_batched_tokens / prefill_tokens_per_second);
+  }
   char text[1024];
   std::snprintf(text, sizeof(text),
                 "memory      %12s  available after loading\n"
@@ -119,12 +135,13 @@ std::string MemoryPlan::to_string() const {
                 "KV pages    %12s  %d pages of %d tokens, %s a page, %d group%s\n"
                 "%s"
                 "KV a token  %12s\n"
-                "context     %12lld  tokens%s\n",
+                "context     %12lld  tokens%s\n"
+                "%s\n",
                 format_bytes(available_bytes).c_str(), format_bytes(weight_bytes).c_str(),
                 format_bytes(scratch_bytes).c_str(), format_bytes(kv_bytes).c_str(), num_pages, page_size,
                 format_bytes(page_bytes).c_str(), num_kv_groups, num_kv_groups == 1 ? "" : "s", swap_line,
                 format_bytes(kv_bytes_per_token).c_str(), static_cast<long long>(max_model_len),
-                is_max_model_len_reduced ? " (the model allows more, the pages do not)" : "");
+                is_max_model_len_reduced ? " (the model allows more, the pages do not)" : "", step_line);
   return text;
 }
 

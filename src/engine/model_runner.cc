@@ -12,22 +12,6 @@ namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
-struct StepShape {
-  int64_t num_tokens = 0;
-  int64_t num_logit_rows = 0;
-  int64_t num_hidden_rows = 0;
-};
-
-// More than a decoder's forward can need of scratch for its activations, from the sizes alone.
-int64_t activation_bound(const ModelConfig& config, const StepShape& shape) {
-  const int64_t floats_per_token =
-      12 * config.hidden_size + 4 * config.intermediate_size + 4 * (config.query_size() + 2 * config.kv_size());
-  const int64_t floats_per_logit_row = config.vocab_size + 4 * config.hidden_size;
-  return 4 * (shape.num_tokens * floats_per_token + shape.num_logit_rows * floats_per_logit_row +
-              shape.num_hidden_rows * 8 * config.hidden_size) +
-         64 * kMiB;
-}
-
 }  // namespace
 
 Result<std::unique_ptr<ModelRunner>> ModelRunner::create(Ops& ops, const Model& model,
@@ -40,17 +24,30 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::create(Ops& ops, const Model& 
 Status ModelRunner::init() {
   kv_groups_ = model_.kv_groups(config_.kv_dtype);
   RETURN_IF_ERROR(KvCache::validate_groups(kv_groups_, model_.config().num_layers));
-  for (const KvGroup& group : kv_groups_) {
-    ASSIGN_OR_RETURN(auto plan, ops_.create_attention_plan({.num_heads = model_.config().num_heads,
-                                                            .num_kv_heads = group.num_kv_heads,
-                                                            .head_dim = group.head_dim,
-                                                            .page_size = config_.page_size,
-                                                            .window = group.window,
-                                                            .max_num_tokens = config_.max_num_batched_tokens,
-                                                            .max_num_sequences = config_.max_num_seqs}));
-    attention_plans_.push_back(std::move(plan));
+  const int64_t model_context = std::max<int64_t>(model_.config().max_context, 1);
+  StepBounds bounds = {
+      .max_num_tokens = config_.max_num_batched_tokens,
+      .max_num_rows = config_.max_num_seqs,
+      .max_logit_rows = config_.max_logit_rows,
+      .max_context = config_.max_model_len > 0 ? std::min(config_.max_model_len, model_context) : model_context,
+      .page_size = config_.page_size};
+  if (config_.max_num_batched_tokens == 0 || config_.swap_space_bytes > 0) {
+    ASSIGN_OR_RETURN(const auto profiler,
+                     ModelProfiler::create(ops_, model_, kv_groups_, ModelProfiler::rate_bounds(ops_, bounds)));
+    ASSIGN_OR_RETURN(prefill_tokens_per_second_, profiler->measure_prefill_rate());
   }
-  ASSIGN_OR_RETURN(const int64_t arena_bytes, profile());
+  if (config_.max_num_batched_tokens == 0) {
+    config_.max_num_batched_tokens =
+        choose_token_budget(prefill_tokens_per_second_, config_.step_seconds, config_.max_num_seqs);
+    bounds.max_num_tokens = config_.max_num_batched_tokens;
+  }
+  ASSIGN_OR_RETURN(attention_plans_, create_attention_plans(ops_, model_, kv_groups_, bounds));
+  int64_t arena_bytes = 0;
+  {
+    ASSIGN_OR_RETURN(const auto profiler,
+                     ModelProfiler::create(ops_, model_, kv_groups_, ModelProfiler::scratch_bounds(ops_, bounds)));
+    ASSIGN_OR_RETURN(arena_bytes, profiler->measure_scratch(bounds));
+  }
 
   MemoryPlanInput input;
   input.available_bytes = config_.available_bytes;
@@ -77,6 +74,9 @@ Status ModelRunner::init() {
     return total;
   };
   ASSIGN_OR_RETURN(memory_plan_, plan_memory(input));
+  memory_plan_.max_num_seqs = config_.max_num_seqs;
+  memory_plan_.max_num_batched_tokens = config_.max_num_batched_tokens;
+  memory_plan_.prefill_tokens_per_second = prefill_tokens_per_second_;
 
   // On the CPU untouched memory costs nothing, so the arena may be larger than what was measured on small steps.
   const int64_t capacity = is_on_cpu() ? 2 * arena_bytes + 64 * kMiB : arena_bytes;
@@ -112,85 +112,13 @@ std::vector<int> ModelRunner::group_windows() const {
   return windows;
 }
 
-// How much scratch the largest step takes. A GPU runs that very step. A CPU, where it could take a minute, runs small
-// steps and draws the line through them: scratch grows with tokens, logit rows and context, each by itself.
-Result<int64_t> ModelRunner::profile() {
-  const int64_t model_context = std::max<int64_t>(model_.config().max_context, 1);
-  const int64_t context = config_.max_model_len > 0 ? std::min(config_.max_model_len, model_context) : model_context;
-  const int most = is_on_cpu() ? 8 : config_.max_num_batched_tokens;
-  const int num_tokens = static_cast<int>(std::min<int64_t>({config_.max_num_batched_tokens, most, context}));
-  const int num_rows = std::min({config_.max_num_seqs, config_.max_logit_rows, most});
-  const int64_t profiled_context = std::min<int64_t>(context, 16384);
-
-  const BatchLimits limits = {.max_num_tokens = std::max(num_tokens, num_rows),
-                              .max_num_rows = num_rows,
-                              .max_output_rows = num_rows + std::max(num_tokens, num_rows),
-                              .max_pages_per_sequence = (profiled_context + config_.page_size - 1) / config_.page_size,
-                              .num_kv_groups = static_cast<int>(kv_groups_.size())};
-  ASSIGN_OR_RETURN(auto builder, BatchBuilder::create(ops_, limits));
-  ASSIGN_OR_RETURN(DeviceBuffer page, ops_.allocate(KvCache::page_bytes(kv_groups_, config_.page_size), "a KV page"));
-  const KvCache cache(std::move(page), kv_groups_, config_.page_size, 1);
-  ASSIGN_OR_RETURN(
-      DeviceBuffer block,
-      ops_.allocate(2 * activation_bound(model_.config(), {limits.max_num_tokens, num_rows, limits.max_num_tokens}),
-                    "the scratch of the profiling step"));
-  Arena arena(std::move(block));
-  Status failure;
-  const auto measure = [&](const BatchBuilder::ProfileShape& shape) {
-    arena.reset();
-    const int64_t before = arena.peak_bytes();
-    OpContext context_of_step{arena};
-    StepBatch& batch = builder->build_profile(context_of_step, shape, config_.page_size);
-    if (const auto output = forward(batch, arena, cache); !output.is_ok()) failure = output.status();
-    ops_.synchronize(context_of_step);
-    return std::max(before, arena.peak_bytes());
-  };
-  // Rising in every direction, so that the peak after each is its own.
-  const double one = static_cast<double>(measure({}));
-  const double long_context = static_cast<double>(measure({.context_length = profiled_context}));
-  const double tokens =
-      static_cast<double>(measure({.tokens_per_row = num_tokens, .context_length = num_tokens, .is_pooled = true}));
-  const double rows = static_cast<double>(measure({.num_rows = num_rows}));
-  RETURN_IF_ERROR(failure);
-  if (!is_on_cpu()) {
-    const int tokens_per_row = std::max(1, num_tokens / num_rows);
-    const int64_t full = measure({.num_rows = num_rows,
-                                  .tokens_per_row = tokens_per_row,
-                                  .context_length = std::max<int64_t>(tokens_per_row, 1),
-                                  .is_pooled = true});
-    RETURN_IF_ERROR(failure);
-    // More logit rows than sequences may be wanted.
-    return full +
-           activation_bound(model_.config(), {.num_tokens = 0, .num_logit_rows = config_.max_logit_rows - num_rows});
-  }
-
-  const auto slope = [](double high, double low, double count) { return count > 1 ? (high - low) / (count - 1) : 0.0; };
-  const double estimate = one + slope(tokens, one, num_tokens) * config_.max_num_batched_tokens +
-                          slope(rows, one, num_rows) * config_.max_logit_rows +
-                          (long_context - one) * static_cast<double>(context) / static_cast<double>(profiled_context);
-  const int64_t bound = activation_bound(model_.config(), {config_.max_num_batched_tokens, config_.max_logit_rows,
-                                                           config_.max_num_batched_tokens}) -
-                        64 * kMiB;
-  return std::max(static_cast<int64_t>(estimate), bound / 4);
-}
-
-Result<StepOutput> ModelRunner::forward(StepBatch& batch, Arena& arena, const KvCache& cache) {
-  StepContext context{
-      .ops = ops_, .op_context = OpContext{arena}, .layer_kv = cache.layer_kv(), .layer_group = cache.layer_group()};
-  for (size_t g = 0; g < attention_plans_.size(); ++g) {
-    batch.kv_groups[g].plan = attention_plans_[g].get();
-    ops_.plan_attention(context.op_context, *attention_plans_[g], batch.kv_groups[g].batch);
-  }
-  return model_.forward(context, batch);
-}
-
 Result<ModelRunner::Output> ModelRunner::run(const StepPlan& plan) {
   CHECK(plan.num_tokens > 0);
   arena_->reset();
   OpContext context{*arena_};
   copy_pages(context, plan);
   StepBatch& batch = batch_builder_->build(context, plan);
-  ASSIGN_OR_RETURN(const StepOutput output, forward(batch, *arena_, *kv_cache_));
+  ASSIGN_OR_RETURN(const StepOutput output, run_forward(ops_, model_, batch, {*arena_, *kv_cache_, attention_plans_}));
   const TensorView& logits = output.logits;
   CHECK(logits.size(0) == plan.num_logit_rows);
   CHECK(logits.is_contiguous());

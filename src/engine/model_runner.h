@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "engine/batch_builder.h"
 #include "engine/memory_plan.h"
+#include "engine/model_profiler.h"
 #include "engine/step_plan.h"
 #include "kv/kv_cache.h"
 #include "models/model.h"
@@ -21,7 +22,8 @@ namespace quire {
 
 struct ModelRunnerConfig {
   int max_num_seqs = 32;
-  int max_num_batched_tokens = 512;
+  int max_num_batched_tokens = 512;  // 0: what a step of `step_seconds` reads of prompts
+  double step_seconds = 0.25;
   int max_logit_rows = 64;
   int64_t max_model_len = 0;  // 0: not said
   int page_size = 16;
@@ -51,6 +53,8 @@ class ModelRunner {
   const MemoryPlan& memory_plan() const { return memory_plan_; }
   std::span<const KvGroup> kv_groups() const { return kv_groups_; }
   std::vector<int> group_windows() const;
+  // Of reading prompts; 0: it was not measured, since nothing goes by it.
+  double prefill_tokens_per_second() const { return prefill_tokens_per_second_; }
   double swap_bytes_per_second() const { return swap_bytes_per_second_; }  // measured at start; 0: no swap space
   KvCache& kv_cache() { return *kv_cache_; }
 
@@ -58,11 +62,9 @@ class ModelRunner {
   ModelRunner(Ops& ops, const Model& model, const ModelRunnerConfig& config)
       : ops_(ops), model_(model), config_(config) {}
   Status init();
-  Result<int64_t> profile();
   void measure_swapping();
   void copy_pages(OpContext& context, const StepPlan& plan);
   std::span<const float> hidden_floats(OpContext& context, const TensorView& hidden);
-  Result<StepOutput> forward(StepBatch& batch, Arena& arena, const KvCache& cache);
   bool is_on_cpu() const { return ops_.device().kind == DeviceKind::kCpu; }
 
   Ops& ops_;
@@ -77,6 +79,7 @@ class ModelRunner {
   std::vector<Ops::PageCopy> page_copies_;
   DeviceBuffer swap_memory_;  // host pages
   double swap_bytes_per_second_ = 0.0;
+  double prefill_tokens_per_second_ = 0.0;
   DeviceBuffer host_logits_;  // where the device is not the host; likewise:
   DeviceBuffer host_hidden_;  // as the device has them
   std::vector<float> hidden_floats_;

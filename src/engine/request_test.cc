@@ -96,6 +96,22 @@ TEST(MemoryPlan, ContextGivesWayUnlessItWasAskedFor) {
   expect_refused(plan_memory(input).status(), "4096");
 }
 
+TEST(MemoryPlan, TokensOfAStepFollowTheRate) {
+  const auto budget = [](double rate, int max_num_seqs) { return choose_token_budget(rate, 0.25, max_num_seqs); };
+  EXPECT_EQ(budget(330.0, 32), 80);
+  EXPECT_EQ(budget(330.0, 256), 256);  // each of them gets a token
+  EXPECT_EQ(budget(1.0, 1), 1);
+  EXPECT_EQ(budget(0.0, 4), 4);
+  EXPECT_EQ(budget(1e9, 4), 2048);
+  MemoryPlan plan;
+  plan.max_num_batched_tokens = 80;
+  plan.prefill_tokens_per_second = 330.0;
+  EXPECT_NE(plan.to_string().find("80  tokens at most"), std::string::npos) << plan.to_string();
+  EXPECT_NE(plan.to_string().find("330 prompt tokens/s, 242 ms"), std::string::npos) << plan.to_string();
+  plan.prefill_tokens_per_second = 0.0;
+  EXPECT_EQ(plan.to_string().find("prompt tokens/s"), std::string::npos);
+}
+
 TEST(MemoryPlan, WhatCannotBeIsRefusedWithNumbers) {
   MemoryPlanInput input = plan_input();
   input.kv_cache_memory_bytes = int64_t{2} << 30;

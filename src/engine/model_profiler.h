@@ -1,0 +1,69 @@
+// Runs steps over throwaway memory before the real memory is taken, to learn how much scratch a step needs and how long
+// it takes. Used by engine/model_runner at start; gone before anything is served.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "engine/batch_builder.h"
+#include "kv/kv_cache.h"
+#include "models/model.h"
+#include "ops/ops.h"
+#include "tensor/arena.h"
+
+namespace quire {
+
+// What bounds the steps that are to be served.
+struct StepBounds {
+  int max_num_tokens = 0;
+  int max_num_rows = 0;  // sequences
+  int max_logit_rows = 0;
+  int64_t max_context = 0;
+  int page_size = 16;
+};
+
+Result<std::vector<std::unique_ptr<AttentionPlan>>> create_attention_plans(Ops& ops, const Model& model,
+                                                                           std::span<const KvGroup> groups,
+                                                                           const StepBounds& bounds);
+
+// Plans the attention of the batch and calls the model.
+struct StepMemory {
+  Arena& arena;
+  const KvCache& cache;
+  std::span<const std::unique_ptr<AttentionPlan>> attention_plans;
+};
+Result<StepOutput> run_forward(Ops& ops, const Model& model, StepBatch& batch, const StepMemory& memory);
+
+class ModelProfiler {
+ public:
+  // For steps up to these bounds.
+  static Result<std::unique_ptr<ModelProfiler>> create(Ops& ops, const Model& model, std::span<const KvGroup> groups,
+                                                       const StepBounds& bounds);
+
+  // Prompt tokens a second: steps that double in size, until one takes long enough to tell or is the largest.
+  Result<double> measure_prefill_rate();
+
+  // How much scratch the largest step of `bounds` takes; at least what create() was given.
+  Result<int64_t> measure_scratch(const StepBounds& bounds);
+
+  // The bounds of a profiler for measure_scratch, and for measure_prefill_rate.
+  static StepBounds scratch_bounds(const Ops& ops, const StepBounds& bounds);
+  static StepBounds rate_bounds(const Ops& ops, const StepBounds& bounds);
+
+ private:
+  ModelProfiler(Ops& ops, const Model& model, const StepBounds& bounds) : ops_(ops), model_(model), bounds_(bounds) {}
+  Status run(const BatchBuilder::ProfileShape& shape);
+
+  Ops& ops_;
+  const Model& model_;
+  StepBounds bounds_;
+  std::vector<std::unique_ptr<AttentionPlan>> attention_plans_;
+  std::unique_ptr<BatchBuilder> builder_;
+  std::unique_ptr<KvCache> cache_;  // one page
+  std::unique_ptr<Arena> arena_;
+};
+
+}  // namespace quire
