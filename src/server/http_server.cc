@@ -56,12 +56,16 @@ struct Core {
 
   std::mutex mutex;
   std::condition_variable became_empty;
-  // By transport: what lives. A connection may have gone before its transport has closed.
-  std::unordered_map<const void*, std::weak_ptr<HttpConnection>> connections;
+  // What lives, by transport. A connection may have gone before its transport has closed.
+  struct Live {
+    std::weak_ptr<HttpConnection> connection;
+    std::weak_ptr<HttpTransport> transport;
+  };
+  std::unordered_map<const HttpTransport*, Live> connections;
   int64_t num_accepted = 0;
   int64_t num_refused = 0;
 
-  void forget(const void* transport) {
+  void forget(const HttpTransport* transport) {
     const std::lock_guard lock(mutex);
     connections.erase(transport);
     if (connections.empty()) became_empty.notify_all();
@@ -105,7 +109,7 @@ class SocketTransport : public HttpTransport, public std::enable_shared_from_thi
         asio::buffer(buffer.data(), buffer.size()),
         [self = this->shared_from_this(), done = std::move(done)](const error_code& error, size_t num_bytes) {
           self->is_reading_ = false;
-          if (self->is_over_) return self->go_on_finishing();
+          if (self->is_over_) return self->go_on_finishing(error);
           done(status_of(error), num_bytes);
         });
   }
@@ -144,7 +148,7 @@ class SocketTransport : public HttpTransport, public std::enable_shared_from_thi
       error_code ignored;
       socket().shutdown(asio::socket_base::shutdown_send, ignored);
     }
-    if (!is_reading_) go_on_finishing();
+    if (!is_reading_) go_on_finishing({});
   }
 
   void close() override {
@@ -174,24 +178,26 @@ class SocketTransport : public HttpTransport, public std::enable_shared_from_thi
     return TransportStatus::kFailed;
   }
 
-  void go_on_finishing() {
+  // After a read that ended with `error`. Past the end of a socket nothing may be read again: asio would wait for ever.
+  void go_on_finishing(const error_code& error) {
     if (!is_finishing_) return;
     if constexpr (kIsTls) {
-      if (!has_said_goodbye_) {
+      const bool is_at_end = error && error != asio::error::operation_aborted && error != asio::error::eof;
+      if (!has_said_goodbye_ && !is_at_end) {
         has_said_goodbye_ = true;
-        stream_.async_shutdown([self = this->shared_from_this()](const error_code&) {
+        stream_.async_shutdown([self = this->shared_from_this()](const error_code& outcome) {
           error_code ignored;
           self->socket().shutdown(asio::socket_base::shutdown_send, ignored);
-          self->go_on_finishing();
+          const bool has_peer_gone = outcome == asio::error::eof || outcome == asio::ssl::error::stream_truncated;
+          has_peer_gone ? self->close_socket() : self->go_on_finishing({});
         });
         return;
       }
     }
-    socket().async_read_some(asio::buffer(discarded_),
-                             [self = this->shared_from_this()](const error_code& error, size_t) {
-                               if (error) return self->close_socket();
-                               self->go_on_finishing();
-                             });
+    if (error) return close_socket();
+    socket().async_read_some(
+        asio::buffer(discarded_),
+        [self = this->shared_from_this()](const error_code& outcome, size_t) { self->go_on_finishing(outcome); });
   }
 
   void close_socket() {
@@ -254,7 +260,9 @@ struct HttpServer::Impl {
   template <typename Transport>
   void serve(const std::shared_ptr<Transport>& transport);
   void close_acceptors();
-  std::vector<std::shared_ptr<HttpConnection>> live_connections();
+  // Calls action(transport, connection or null) for each, on its strand.
+  template <typename Action>
+  void for_each_live(Action action);
 
   HttpServerOptions options;
   std::shared_ptr<Core> core;
@@ -428,18 +436,23 @@ void HttpServer::Impl::serve(const std::shared_ptr<Transport>& transport) {
   auto connection = std::make_shared<HttpConnection>(core->context, transport);
   {
     const std::lock_guard lock(core->mutex);
-    core->connections.emplace(transport.get(), connection);
+    core->connections.emplace(transport.get(), Core::Live{connection, transport});
   }
   transport->post([transport, connection] { transport->begin([connection] { connection->start(); }); });
 }
 
-std::vector<std::shared_ptr<HttpConnection>> HttpServer::Impl::live_connections() {
-  std::vector<std::shared_ptr<HttpConnection>> live;
-  const std::lock_guard lock(core->mutex);
-  for (const auto& [transport, weak] : core->connections) {
-    if (auto connection = weak.lock()) live.push_back(std::move(connection));
+template <typename Action>
+void HttpServer::Impl::for_each_live(Action action) {
+  std::vector<Core::Live> live;
+  {
+    const std::lock_guard lock(core->mutex);
+    for (const auto& [key, one] : core->connections) live.push_back(one);
   }
-  return live;
+  for (const Core::Live& one : live) {
+    const std::shared_ptr<HttpTransport> transport = one.transport.lock();
+    if (transport == nullptr) continue;
+    transport->post([transport, connection = one.connection.lock(), action] { action(*transport, connection.get()); });
+  }
 }
 
 void HttpServer::Impl::close_acceptors() {
@@ -469,9 +482,10 @@ HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 HttpServer::~HttpServer() {
   begin_stop();
-  for (const std::shared_ptr<HttpConnection>& connection : impl_->live_connections()) {
-    connection->post([connection] { connection->abandon("server_stopped"); });
-  }
+  impl_->for_each_live([](HttpTransport& transport, HttpConnection* connection) {
+    if (connection != nullptr) connection->abandon("server_stopped");
+    transport.close();  // it may still linger
+  });
   // With the acceptors and connections closed nothing is left to wait for, and run() returns.
   impl_->work.reset();
   for (std::thread& thread : impl_->threads) thread.join();
@@ -496,9 +510,9 @@ HttpServerStats HttpServer::stats() const {
 void HttpServer::begin_stop() {
   if (impl_->core->context->is_stopping.exchange(true)) return;
   impl_->close_acceptors();
-  for (const std::shared_ptr<HttpConnection>& connection : impl_->live_connections()) {
-    connection->post([connection] { connection->begin_stop(); });
-  }
+  impl_->for_each_live([](HttpTransport&, HttpConnection* connection) {
+    if (connection != nullptr) connection->begin_stop();
+  });
 }
 
 bool HttpServer::wait_until_stopped(std::chrono::milliseconds limit) {
