@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "text/answer_format.h"
 #include "text/chat_template.h"
 
 namespace quire {
@@ -19,12 +20,16 @@ struct TemplateTraits {
   bool wants_text_arguments = false;   // arguments as JSON text; else as an object
   bool wants_text_content = false;     // content parts ({"type": "text"}) are not understood
   bool wants_no_null_content = false;  // of a message with calls: "" instead of null
+  bool wants_null_content = false;     // of a message with calls: null instead of ""
+  bool wants_tool_list = false;        // [] instead of none where there are no tools
+  bool takes_one_call = false;         // per message; such a model is to be asked for one at a time
   bool wants_nine_letter_ids = false;
   bool knows_system = true;
   bool knows_developer = false;
   bool knows_tool_role = true;
   bool refuses_content_with_thoughts = false;  // in a message with calls
-  // The names of a message's field for thinking that the template reads: of "reasoning_content", "thinking", "reasoning".
+  // The names of a message's field for thinking that the template reads: of "reasoning_content", "thinking",
+  // "reasoning".
   std::vector<std::string> thought_fields;
 
   // `source` is the template's text. Never fails: what cannot be rendered is not wanted.
@@ -32,14 +37,15 @@ struct TemplateTraits {
                               const std::vector<std::pair<std::string, std::string>>& trusted_strings);
 };
 
-// `messages` and `tools` in OpenAI's form (tools: none, or a list of {"type": "function", "function": {…}}) in, what the
-// template is to be given out. A template that does not show tools gets them told in the system message, with the
-// instruction to answer {"name": …, "arguments": {…}}, which is what the format "json" reads; calls and results are told
-// as text likewise. Fails where a message is malformed (kInvalidArgument).
+// `messages` and `tools` in OpenAI's form (tools: none, or a list of {"type": "function", "function": {…}}) in, what
+// the template is to be given out. A template that does not show tools gets them told in the system message, with the
+// instruction to call them in the form of `syntax`, which is what the answer will be read by (null: the generic
+// {"name": …, "arguments": {…}}); earlier calls and results are told as text likewise. Fails where a message is
+// malformed (kInvalidArgument).
 struct ToolConversation {
   jinja::Value messages, tools;
 };
-Result<ToolConversation> prepare_conversation(const TemplateTraits& traits, const jinja::Value& messages,
-                                              const jinja::Value& tools);
+Result<ToolConversation> prepare_conversation(const TemplateTraits& traits, const ToolSyntax* syntax,
+                                              const jinja::Value& messages, const jinja::Value& tools);
 
 }  // namespace quire
