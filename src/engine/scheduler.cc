@@ -103,7 +103,6 @@ const StepPlan& Scheduler::schedule() {
   schedule_decodes();
   plan_.num_decode_rows = static_cast<int>(plan_.rows.size());
   schedule_prefills();
-  if (plan_.num_preempted == 0) admit_waiting();
   number_logit_rows();
   return plan_;
 }
@@ -126,30 +125,39 @@ void Scheduler::schedule_decodes() {
   }
 }
 
+// Those that read and those that wait, in one order, so that a long prompt of one client does not keep another out.
 void Scheduler::schedule_prefills() {
   readers_.clear();
   for (const auto& sequence : running_) {
     if (num_left(*sequence) != 1) readers_.push_back(sequence.get());
   }
   if (shares_.num_active_keys() > 1) {
-    std::stable_sort(readers_.begin(), readers_.end(), [](const Sequence* a, const Sequence* b) {
-      if (a->is_due != b->is_due) return a->is_due;
-      if (a->priority != b->priority) return a->priority < b->priority;
-      return a->share->num_served < b->share->num_served;
-    });
+    std::stable_sort(readers_.begin(), readers_.end(),
+                     [this](const Sequence* a, const Sequence* b) { return reads_before(*a, *b); });
   }
+  bool can_admit = plan_.num_preempted == 0;
   for (Sequence* reader : readers_) {
+    while (can_admit && can_admit_before(reader)) can_admit = admit_next();
     read_chunk(*reader);
     if (reader->num_stalled_steps >= config_.max_stalled_steps && !reader->is_due) {
       reader->is_due = true;
       has_new_due_ = true;
     }
   }
+  while (can_admit) can_admit = admit_next();
   // Nobody moves, so waiting would be for ever: the newest give way until the oldest can.
   while (plan_.rows.empty() && !running_.empty()) {
     preempt_newest();
     if (!running_.empty()) read_chunk(*running_.front());
   }
+}
+
+// Among equals the key that has been served less, then who came first.
+bool Scheduler::reads_before(const Sequence& a, const Sequence& b) const {
+  if (a.is_due != b.is_due || a.priority != b.priority || a.share->num_served == b.share->num_served) {
+    return goes_before(a, b);
+  }
+  return a.share->num_served < b.share->num_served;
 }
 
 // As much of the next chunk as there are pages for.

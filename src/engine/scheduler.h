@@ -1,7 +1,7 @@
 // Decides, step by step, which sequences compute which tokens:
 //   1. every running sequence that has one token to compute gets it;
-//   2. what is left of the token budget goes to those that still read their prompt, in chunks;
-//   3. waiting ones are admitted while there are seats and pages for their whole prompt (and a few to spare);
+//   2. what is left of the token budget goes to those that still read their prompt, in chunks, and to waiting ones,
+//   3. which are admitted while there are seats and pages for their whole prompt (and a few to spare);
 //   4. when one that decodes cannot have a page, the newest running sequence gives up all of its pages and waits at the
 //      head of the queue; its pages are kept in the swap space, or its tokens are computed again later.
 // Lower priorities go first; among equals the client that has been served least (token_shares), then the first come. A
@@ -95,7 +95,9 @@ class Scheduler {
   void put_due_first();
   bool is_scheduled(const Sequence& sequence) const;
 
-  void admit_waiting();
+  bool reads_before(const Sequence& a, const Sequence& b) const;
+  bool can_admit_before(const Sequence* reader);
+  bool admit_next();
   size_t next_to_admit();
   bool admit(Sequence& sequence);
   bool find_prefix(Sequence& sequence);

@@ -6,29 +6,32 @@
 
 namespace quire {
 
-void Scheduler::admit_waiting() {
-  int num_seats = num_seats_taken();
-  while (num_seats < config_.max_num_seqs) {
-    const size_t index = next_to_admit();
-    if (index == waiting_.size()) return;
-    Sequence& sequence = *waiting_[index];
-    if (num_seats + sequence.num_seats > config_.max_num_seqs) return;
-    if (largest_chunk(sequence) <= 0) return;
-    if (pool_->num_available() == 0) return;
-    if (!admit(sequence)) {
-      if (sequence.awaited != nullptr) continue;  // those behind it need not wait with it
-      return;
-    }
-    std::unique_ptr<Sequence> admitted = std::move(waiting_[index]);
-    waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(index));
-    num_seats += sequence.num_seats;
-    count_passed_over(sequence);
-    insert_in_order(std::move(admitted), /*is_running=*/true);
-    const int64_t chunk = largest_chunk(sequence);
-    const bool has_grown = chunk > 0 && grow(sequence, chunk);
-    CHECK(has_grown);
-    add_row(sequence, chunk);
-  }
+// Is there one to admit that goes before this reader?
+bool Scheduler::can_admit_before(const Sequence* reader) {
+  if (waiting_.empty()) return false;
+  const size_t index = next_to_admit();
+  return index < waiting_.size() && reads_before(*waiting_[index], *reader);
+}
+
+// Admits the next one, or makes it wait for another's pages; false: nobody else can be admitted in this step.
+bool Scheduler::admit_next() {
+  if (waiting_.empty() || pool_->num_available() == 0) return false;
+  const int num_seats_left = config_.max_num_seqs - num_seats_taken();
+  if (num_seats_left == 0) return false;
+  const size_t index = next_to_admit();
+  if (index == waiting_.size()) return false;
+  Sequence& sequence = *waiting_[index];
+  if (sequence.num_seats > num_seats_left || largest_chunk(sequence) <= 0) return false;
+  if (!admit(sequence)) return sequence.awaited != nullptr;  // those behind it need not wait with it
+  std::unique_ptr<Sequence> admitted = std::move(waiting_[index]);
+  waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(index));
+  count_passed_over(sequence);
+  insert_in_order(std::move(admitted), /*is_running=*/true);
+  const int64_t chunk = largest_chunk(sequence);
+  const bool has_grown = chunk > 0 && grow(sequence, chunk);
+  CHECK(has_grown);
+  add_row(sequence, chunk);
+  return true;
 }
 
 // The index of the first in order that need not wait; among new ones of equal priority, of the key served least.

@@ -13,15 +13,7 @@ namespace quire {
 namespace {
 
 using Harness = testing::SchedulerHarness;
-
-SchedulerConfig small_config() {
-  return {.max_num_seqs = 4,
-          .max_num_batched_tokens = 32,
-          .max_logit_rows = 8,
-          .max_model_len = 400,
-          .page_size = 8,
-          .group_windows = {0}};
-}
+using testing::small_config;
 
 TEST(Scheduler, AChunkFillsWhatDecodesLeave) {
   Harness h(100, small_config());

@@ -166,4 +166,45 @@ class SchedulerHarness {
   std::vector<Slot> host_slots_;
 };
 
+inline SchedulerConfig small_config() {
+  return {.max_num_seqs = 4,
+          .max_num_batched_tokens = 32,
+          .max_logit_rows = 8,
+          .max_model_len = 400,
+          .page_size = 8,
+          .group_windows = {0}};
+}
+
+inline SchedulerConfig wide_config() {
+  return {.max_num_seqs = 16,
+          .max_num_batched_tokens = 256,
+          .max_logit_rows = 16,
+          .max_model_len = 4000,
+          .page_size = 16,
+          .group_windows = {0}};
+}
+
+// A common beginning, and a tail of one token over and over.
+inline std::vector<int32_t> stem_and_tail(int num_stem, int num_tail, int32_t tail_token) {
+  std::vector<int32_t> tokens;
+  for (int i = 0; i < num_stem; ++i) tokens.push_back(i % 47);
+  for (int i = 0; i < num_tail; ++i) tokens.push_back(tail_token);
+  return tokens;
+}
+
+// Runs until the sequences have so many outputs each, and finishes them.
+inline void run_until_done(SchedulerHarness& h, std::vector<Sequence*> sequences, int64_t num_outputs) {
+  for (int i = 0; !sequences.empty(); ++i) {
+    ASSERT_LT(i, 2000) << "no end in sight";
+    h.step();
+    std::erase_if(sequences, [&](Sequence* sequence) {
+      if (sequence->num_output_tokens() < num_outputs) return false;
+      h.scheduler->finish(sequence);
+      return true;
+    });
+  }
+  h.pool.check_consistency();
+  EXPECT_EQ(h.pool.num_used(), 0);
+}
+
 }  // namespace quire::testing
