@@ -30,5 +30,6 @@ std::function<Status()> declare_render(CLI::App& parser);
 std::function<Status()> declare_models(CLI::App& parser);
 std::function<Status()> declare_inspect(CLI::App& parser);
 std::function<Status()> declare_bench(CLI::App& parser);
+std::function<Status()> declare_bench_serve(CLI::App& parser);
 
 }  // namespace quire::app

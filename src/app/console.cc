@@ -53,6 +53,13 @@ void Console::progress(const std::string& what, int64_t num_bytes_done, int64_t 
   has_open_line_ = true;
 }
 
+void Console::progress_line(const std::string& text) {
+  if (level_ > LogLevel::kInfo || !is_terminal_) return;
+  tell("\r" + text + "\x1b[K");
+  std::fflush(stderr);
+  has_open_line_ = true;
+}
+
 void Console::end_progress() {
   if (!has_open_line_) return;
   std::fputs("\r\x1b[K", stderr);

@@ -35,6 +35,8 @@ class Console {
   // "loading: 45 of 98 MB". On a terminal the line is rewritten at most ten times a second; elsewhere only its end is
   // told.
   void progress(const std::string& what, int64_t num_bytes_done, int64_t num_bytes_total);
+  // Any text in place of the progress line; on a terminal only.
+  void progress_line(const std::string& text);
   void end_progress();
 
   bool is_terminal() const { return is_terminal_; }

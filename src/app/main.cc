@@ -19,6 +19,7 @@ constexpr Command kCommands[] = {
     {"models", "List the cached models", declare_models},
     {"inspect", "Describe a model: architecture, sizes, tokenizer, memory needs", declare_inspect},
     {"bench", "Measure prefill and decode", declare_bench},
+    {"bench-serve", "Load a server and measure what its clients see", declare_bench_serve},
 };
 
 // A program may be started with standard streams closed. The next file to be opened would take their place, and the

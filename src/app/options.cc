@@ -8,23 +8,6 @@
 
 namespace quire::app {
 
-namespace {
-
-const char* environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value != nullptr && value[0] != '\0' ? value : nullptr;
-}
-
-}  // namespace
-
-Environment read_environment() {
-  namespace fs = std::filesystem;
-  if (const char* folder = environment("QUIRE_CACHE")) return {folder};
-  if (const char* base = environment("XDG_CACHE_HOME")) return {fs::path(base) / "quire" / "models"};
-  const char* home = environment("HOME");
-  return {fs::path(home != nullptr ? home : ".") / ".cache" / "quire" / "models"};
-}
-
 int64_t parse_memory_size(const std::string& text) {
   struct Unit {
     const char* name;

@@ -12,13 +12,28 @@
 #include <vector>
 
 #include "base/status.h"
+#include "server/http_client.h"
 
 namespace quire::app {
 
+// What the environment says; read once, by app/options_environment.
 struct Environment {
-  std::filesystem::path cache_folder;  // $QUIRE_CACHE, or quire/models in the user's cache folder; need not exist
+  std::filesystem::path cache_folder;      // $QUIRE_CACHE, or quire/models in the user's cache folder; need not exist
+  std::filesystem::path hub_cache_folder;  // $HF_HUB_CACHE, $HF_HOME/hub, …: shared with other tools; need not exist
+  std::string hub_endpoint;                // $HF_ENDPOINT, or https://huggingface.co; no slash at its end
+  std::string hub_token;                   // $HF_TOKEN
+  std::filesystem::path hub_token_file;    // read where there is no token in the environment; may not exist
+  bool is_hub_offline = false;             // $HF_HUB_OFFLINE
+  std::string http_proxy;                  // as for HttpClientOptions
+  std::string https_proxy;
+  std::string no_proxy;
+  std::string ca_file;  // $SSL_CERT_FILE, $REQUESTS_CA_BUNDLE or $CURL_CA_BUNDLE
+  std::string api_key;  // $OPENAI_API_KEY
 };
 Environment read_environment();
+
+// Options for an HTTP client that goes out as the environment says.
+HttpClientOptions client_options(const Environment& environment);
 
 // The engine's options, as the command line gives them; 0 or "auto" means that the engine decides.
 struct EngineFlags {

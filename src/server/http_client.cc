@@ -339,7 +339,8 @@ Status HttpClient::exchange(const HttpUrl& url, const HttpCall& call, bool may_s
     }
     if (!has_any_bytes) {
       connection.reset();
-      if (!is_last_try) continue;  // the server had closed the kept connection
+      // The server had closed the kept connection; what may have been done already is not asked for twice.
+      if (!is_last_try && (call.method == "GET" || call.method == "HEAD")) continue;
       return fail(HttpFailure::kClosed, url.host_and_port() + " closed the connection without an answer");
     }
     if (error == http::error::partial_message || (is_eof && !parser->is_done())) {

@@ -102,7 +102,7 @@ class HttpClient {
   HttpClient& operator=(const HttpClient&) = delete;
 
   // A reply of any status is a value; an error means that there was no whole reply, and failure() says of which kind.
-  // A kept connection that turns out to be closed is replaced once, unseen.
+  // A kept connection that turns out to be closed is replaced once, unseen; after a POST has been sent, it is not.
   Result<HttpReply> send(const HttpCall& call, const HttpReplyHandlers& handlers = {});
   HttpFailure failure() const { return failure_; }
 
