@@ -26,13 +26,13 @@ struct ApiContext {
   ServerMetrics* metrics = nullptr;  // null: nothing is counted
 
   std::vector<std::string> model_names;  // the first is told where a request names none
-  ApiLimits limits;
+  ApiLimits limits = {};
   Pooling pooling = Pooling::kLast;  // of /v1/embeddings
 
   AnswerFormat answer_format{nullptr, nullptr};
-  GrammarVocabulary::Ptr grammar_vocabulary;  // null: answers of a certain form are refused
+  GrammarVocabulary::Ptr grammar_vocabulary = nullptr;  // null: answers of a certain form are refused
   GrammarCache* grammars = nullptr;
-  std::vector<int32_t> end_token_ids;  // what may end an answer where its grammar may end
+  std::vector<int32_t> end_token_ids = {};  // what may end an answer where its grammar may end
 };
 
 // Checks a request's "model": empty, or one of those served. The name to answer with.
