@@ -8,34 +8,6 @@ namespace json = boost::json;
 
 namespace {
 
-// What is not UTF-8 becomes U+FFFD, so that an error about broken bytes is not broken itself.
-std::string valid_utf8(std::string_view text) {
-  std::string out;
-  out.reserve(text.size());
-  for (size_t i = 0; i < text.size();) {
-    const auto byte = [&](size_t at) { return at < text.size() ? static_cast<unsigned char>(text[at]) : 0u; };
-    const unsigned first = byte(i);
-    size_t length = first < 0x80 ? 1 : first >= 0xc2 && first <= 0xdf ? 2 : first >= 0xe0 && first <= 0xef ? 3 : 4;
-    if (first >= 0x80 && (first < 0xc2 || first > 0xf4)) length = 0;
-    bool is_valid = length > 0 && i + length <= text.size();
-    for (size_t k = 1; is_valid && k < length; ++k) is_valid = (byte(i + k) & 0xc0u) == 0x80u;
-    if (is_valid && length == 3) {
-      is_valid = !(first == 0xe0 && byte(i + 1) < 0xa0) && !(first == 0xed && byte(i + 1) > 0x9f);
-    }
-    if (is_valid && length == 4) {
-      is_valid = !(first == 0xf0 && byte(i + 1) < 0x90) && !(first == 0xf4 && byte(i + 1) > 0x8f);
-    }
-    if (is_valid) {
-      out += text.substr(i, length);
-      i += length;
-    } else {
-      out += "\xef\xbf\xbd";
-      ++i;
-    }
-  }
-  return out;
-}
-
 const char* error_type(int http_status) {
   switch (http_status) {
     case 401:
@@ -102,6 +74,33 @@ HttpResponse error_response(const Status& status, std::string_view param, std::s
 
 HttpResponse http_error_response(int http_status, const std::string& message, std::string_view code) {
   return make_response(http_status, error_object(http_status, message, {}, code));
+}
+
+std::string valid_utf8(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (size_t i = 0; i < text.size();) {
+    const auto byte = [&](size_t at) { return at < text.size() ? static_cast<unsigned char>(text[at]) : 0u; };
+    const unsigned first = byte(i);
+    size_t length = first < 0x80 ? 1 : first >= 0xc2 && first <= 0xdf ? 2 : first >= 0xe0 && first <= 0xef ? 3 : 4;
+    if (first >= 0x80 && (first < 0xc2 || first > 0xf4)) length = 0;
+    bool is_valid = length > 0 && i + length <= text.size();
+    for (size_t k = 1; is_valid && k < length; ++k) is_valid = (byte(i + k) & 0xc0u) == 0x80u;
+    if (is_valid && length == 3) {
+      is_valid = !(first == 0xe0 && byte(i + 1) < 0xa0) && !(first == 0xed && byte(i + 1) > 0x9f);
+    }
+    if (is_valid && length == 4) {
+      is_valid = !(first == 0xf0 && byte(i + 1) < 0x90) && !(first == 0xf4 && byte(i + 1) > 0x8f);
+    }
+    if (is_valid) {
+      out += text.substr(i, length);
+      i += length;
+    } else {
+      out += "\xef\xbf\xbd";
+      ++i;
+    }
+  }
+  return out;
 }
 
 }  // namespace quire

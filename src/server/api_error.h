@@ -24,4 +24,7 @@ HttpResponse error_response(const Status& status, std::string_view param = {}, s
 // For errors of HTTP itself, which no StatusCode means: 401, 405, 413, ….
 HttpResponse http_error_response(int http_status, const std::string& message, std::string_view code = {});
 
+// What is not UTF-8 in `text` becomes U+FFFD, so that an error about broken bytes is not broken itself.
+std::string valid_utf8(std::string_view text);
+
 }  // namespace quire

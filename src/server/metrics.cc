@@ -77,6 +77,12 @@ void Histogram::observe(double value) {
   sum_.fetch_add(value, std::memory_order_relaxed);
 }
 
+void Histogram::set(std::span<const uint64_t> buckets, double sum) {
+  CHECK(buckets.size() == bounds_.size() + 1);
+  for (size_t i = 0; i < buckets.size(); ++i) buckets_[i].store(buckets[i], std::memory_order_relaxed);
+  sum_.store(sum, std::memory_order_relaxed);
+}
+
 uint64_t Histogram::count() const {
   uint64_t count = 0;
   for (size_t i = 0; i <= bounds_.size(); ++i) count += bucket(i);

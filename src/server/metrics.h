@@ -41,6 +41,8 @@ class Histogram {
   // Upper bounds in ascending order; +Inf is added.
   explicit Histogram(std::span<const double> bounds);
   void observe(double value);
+  // For values that somebody else counts: the counts by bucket [bounds + 1] and the sum, since the beginning.
+  void set(std::span<const uint64_t> buckets, double sum);
 
   const std::vector<double>& bounds() const { return bounds_; }
   uint64_t bucket(size_t index) const { return buckets_[index].load(std::memory_order_relaxed); }  // not cumulative

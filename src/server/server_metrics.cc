@@ -28,13 +28,13 @@ ServerMetrics::ServerMetrics(MetricRegistry& registry, const std::string& model_
     : ServerMetrics(registry, MetricLabels{{"model_name", model_name}}) {}
 
 ServerMetrics::ServerMetrics(MetricRegistry& registry, const MetricLabels& model)
-    : num_requests_running(registry.gauge("vllm:num_requests_running", "Sequences that run now.", model)),
-      num_requests_waiting(registry.gauge("vllm:num_requests_waiting", "Sequences that wait to run.", model)),
-      num_requests_swapped(
-          registry.gauge("vllm:num_requests_swapped", "Sequences whose pages were moved to the swap pool.", model)),
+    : num_requests_running(registry.gauge("vllm:num_requests_running", "Requests that run now.", model)),
+      num_requests_waiting(
+          registry.gauge("vllm:num_requests_waiting", "Requests that have never been scheduled yet.", model)),
       kv_cache_usage(registry.gauge("vllm:kv_cache_usage_perc", "Share of the KV pages in use, 0 to 1.", model)),
       gpu_cache_usage(
           registry.gauge("vllm:gpu_cache_usage_perc", "Share of the KV pages in use, 0 to 1 (the older name).", model)),
+      cpu_cache_usage(registry.gauge("vllm:cpu_cache_usage_perc", "Share of the swap space in use, 0 to 1.", model)),
       num_preemptions(registry.counter("vllm:num_preemptions_total",
                                        "How often a running sequence had to give way to others.", model)),
       prefix_cache_queries(registry.counter("vllm:prefix_cache_queries_total",
@@ -90,6 +90,25 @@ ServerMetrics::ServerMetrics(MetricRegistry& registry, const MetricLabels& model
     request_success[static_cast<size_t>(kReasons[i])] =
         &registry.counter("vllm:request_success_total", "Requests that ended, by why they did.", labels);
   }
+}
+
+void set_engine_metrics(ServerMetrics& metrics, const EngineSnapshot& snapshot) {
+  const EngineStats& stats = snapshot.stats;
+  static_assert(std::size(kStepTokens) == EngineStats::kStepTokenBounds.size());
+  metrics.num_requests_running.set(snapshot.num_active - snapshot.num_queued);
+  metrics.num_requests_waiting.set(snapshot.num_queued);
+  const double usage = stats.num_pages > 0 ? static_cast<double>(stats.num_pages_used) / stats.num_pages : 0.0;
+  metrics.kv_cache_usage.set(usage);
+  metrics.gpu_cache_usage.set(usage);
+  const double swapped =
+      stats.num_swap_pages > 0 ? static_cast<double>(stats.num_swap_pages_used) / stats.num_swap_pages : 0.0;
+  metrics.cpu_cache_usage.set(swapped);
+  metrics.num_preemptions.raise_to(static_cast<double>(stats.num_preemptions));
+  metrics.prefix_cache_queries.raise_to(static_cast<double>(stats.num_queried_tokens));
+  metrics.prefix_cache_hits.raise_to(static_cast<double>(stats.num_cached_tokens));
+  std::array<uint64_t, EngineStats::kStepTokenBounds.size() + 1> steps{};
+  for (size_t i = 0; i < steps.size(); ++i) steps[i] = static_cast<uint64_t>(stats.num_steps_by_tokens[i]);
+  metrics.iteration_tokens.set(steps, static_cast<double>(stats.num_prefill_tokens + stats.num_decode_tokens));
 }
 
 RequestMeter::RequestMeter(ServerMetrics& metrics, const Start& start)

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/engine_loop.h"
 #include "engine/request.h"
 #include "server/metrics.h"
 
@@ -20,9 +21,9 @@ struct ServerMetrics {
 
   Gauge& num_requests_running;
   Gauge& num_requests_waiting;
-  Gauge& num_requests_swapped;
   Gauge& kv_cache_usage;
   Gauge& gpu_cache_usage;  // its older name, which dashboards still ask for
+  Gauge& cpu_cache_usage;
   Counter& num_preemptions;
   Counter& prefix_cache_queries;
   Counter& prefix_cache_hits;
@@ -47,6 +48,9 @@ struct ServerMetrics {
   // By FinishReason: stop, length, abort, error. (kNone's is unused.)
   std::array<Counter*, 5> request_success;
 };
+
+// What the engine counts itself, for a scrape. Calls come one at a time.
+void set_engine_metrics(ServerMetrics& metrics, const EngineSnapshot& snapshot);
 
 // Counts one request from its arrival to its end, whatever that is: sums over requests agree with the token counters,
 // aborted requests included. One call at a time (the events of a request come one after another); if it is destroyed

@@ -1,0 +1,119 @@
+#include "server/access_log.h"
+
+#include <unistd.h>
+
+#include <boost/json.hpp>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <ctime>
+
+#include "server/api_error.h"
+
+namespace quire {
+
+namespace {
+
+constexpr const char* kSeverityNames[] = {"debug", "info", "warning", "error"};
+
+std::string now_text() {
+  const auto now = std::chrono::system_clock::now();
+  const time_t seconds = std::chrono::system_clock::to_time_t(now);
+  const long milliseconds =
+      static_cast<long>(std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count() % 1000);
+  tm parts{};
+  ::gmtime_r(&seconds, &parts);
+  char text[40];
+  const size_t length = std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S", &parts);
+  std::snprintf(text + length, sizeof(text) - length, ".%03ldZ", milliseconds);
+  return text;
+}
+
+// logfmt leaves plain words bare.
+bool is_plain(std::string_view text) {
+  if (text.empty()) return false;
+  for (const char c : text) {
+    if (c <= ' ' || c > '~' || c == '"' || c == '=' || c == '\\') return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+AccessLog::Field AccessLog::Field::milliseconds(std::string_view name, double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.1f", seconds * 1e3);
+  return {name, text, true};
+}
+
+AccessLog::AccessLog(const Options& options) : options_(options), thread_([this] { work(); }) {}
+
+AccessLog::~AccessLog() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_ending_ = true;
+    line_came_.notify_all();
+  }
+  thread_.join();
+}
+
+void AccessLog::write(LogSeverity severity, std::string_view event, const std::vector<Field>& fields) {
+  if (!writes(severity)) return;
+  const char* level = kSeverityNames[static_cast<size_t>(severity)];
+  std::string line;
+  const auto add = [&](std::string_view name, std::string_view text, bool is_number) {
+    const std::string valid = is_number ? std::string(text) : valid_utf8(text);
+    if (options_.is_json) {
+      line += line.empty() ? "{\"" : ",\"";
+      line += std::string(name) + "\":" + (is_number ? valid : boost::json::serialize(boost::json::string(valid)));
+    } else {
+      if (!line.empty()) line += ' ';
+      line += std::string(name) + '=';
+      // Quoting as JSON does also keeps control characters out of terminals.
+      line += is_number || is_plain(valid) ? valid : boost::json::serialize(boost::json::string(valid));
+    }
+  };
+  add("ts", now_text(), false);
+  add("level", level, false);
+  add("event", event, false);
+  for (const Field& field : fields) add(field.name, field.text, field.is_number);
+  line += options_.is_json ? "}\n" : "\n";
+
+  const std::lock_guard lock(mutex_);
+  if (lines_.size() >= options_.max_waiting_lines) {
+    ++num_dropped_;
+    return;
+  }
+  lines_.push_back(std::move(line));
+  line_came_.notify_one();
+}
+
+void AccessLog::work() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    line_came_.wait(lock, [this] { return !lines_.empty() || is_ending_; });
+    if (lines_.empty()) return;
+    std::string text;
+    while (!lines_.empty() && text.size() < (64u << 10)) {
+      text += lines_.front();
+      lines_.pop_front();
+    }
+    if (num_dropped_ > 0) {
+      text += (options_.is_json ? "{\"level\":\"warning\",\"event\":\"log_lines_dropped\",\"count\":"
+                                : "level=warning event=log_lines_dropped count=") +
+              std::to_string(num_dropped_) + (options_.is_json ? "}\n" : "\n");
+      num_dropped_ = 0;
+    }
+    lock.unlock();
+    std::string_view rest = text;
+    while (!rest.empty()) {
+      const ssize_t num = ::write(options_.file_descriptor, rest.data(), rest.size());
+      if (num < 0 && errno == EINTR) continue;
+      if (num <= 0) break;  // nobody to tell
+      rest.remove_prefix(static_cast<size_t>(num));
+    }
+    lock.lock();
+  }
+}
+
+}  // namespace quire

@@ -1,0 +1,75 @@
+// Lines whole and in order, escaped, and dropped rather than waited for.
+#include "server/access_log.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <thread>
+
+namespace quire {
+namespace {
+
+using Field = AccessLog::Field;
+
+std::string read_all(int fd) {
+  std::string text;
+  char buffer[4096];
+  ssize_t num = 0;
+  while ((num = ::read(fd, buffer, sizeof(buffer))) > 0) text.append(buffer, static_cast<size_t>(num));
+  return text;
+}
+
+TEST(AccessLog, LinesOfBothKinds) {
+  for (const bool is_json : {false, true}) {
+    int ends[2];
+    ASSERT_EQ(::pipe(ends), 0);
+    {
+      AccessLog log({.is_json = is_json, .file_descriptor = ends[1]});
+      log.write(LogSeverity::kDebug, "hidden", {});
+      log.write(LogSeverity::kInfo, "request",
+                {Field::of("path", "/a b\n\x1b[2J\"\xff"), Field::of("status", int64_t{200}),
+                 Field::milliseconds("ms", 0.01234), Field::of("model", "plain")});
+    }
+    ::close(ends[1]);
+    const std::string text = read_all(ends[0]);
+    ::close(ends[0]);
+    EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
+    EXPECT_EQ(text.find("hidden"), std::string::npos);
+    if (is_json) {
+      const boost::json::value line = boost::json::parse(text);
+      EXPECT_EQ(line.at("level").as_string(), "info");
+      EXPECT_EQ(line.at("status").as_int64(), 200);
+      EXPECT_EQ(line.at("ms").as_double(), 12.3);
+      EXPECT_EQ(line.at("path").as_string(), "/a b\n\x1b[2J\"\xef\xbf\xbd");
+    } else {
+      EXPECT_NE(text.find(" level=info event=request path=\"/a b\\n\\u001b[2J\\\"\xef\xbf\xbd\" status=200 ms=12.3 "
+                          "model=plain\n"),
+                std::string::npos)
+          << text;
+    }
+  }
+}
+
+TEST(AccessLog, NobodyWaitsForAFullPipe) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  std::string text;
+  std::thread reader;
+  {
+    AccessLog log({.file_descriptor = ends[1], .max_waiting_lines = 10});
+    // Nobody reads, and far more is written than the pipe takes: this must end all the same.
+    for (int i = 0; i < 20000; ++i) log.write(LogSeverity::kInfo, "request", {Field::of("number", int64_t{i})});
+    reader = std::thread([&] { text = read_all(ends[0]); });
+  }
+  ::close(ends[1]);
+  reader.join();
+  ::close(ends[0]);
+  EXPECT_NE(text.find("event=log_lines_dropped count="), std::string::npos);
+  EXPECT_NE(text.find("number=0\n"), std::string::npos);
+  EXPECT_LT(std::count(text.begin(), text.end(), '\n'), 20000);
+}
+
+}  // namespace
+}  // namespace quire
