@@ -82,18 +82,26 @@ void BatchBuilder::finish(OpContext& context, int num_rows, int num_tokens) {
   }
 }
 
-StepBatch& BatchBuilder::build(OpContext& context, const StepPlan& plan) {
-  const int num_rows = static_cast<int>(plan.rows.size());
+int64_t BatchBuilder::num_pages_of(const StepPlan& plan) {
   size_t num_pages = 1;
   for (const StepRow& row : plan.rows) {
     for (const PageTable& table : row.sequence->tables) num_pages = std::max(num_pages, table.page_ids().size());
   }
-  shape(num_rows, plan.num_tokens, plan.num_logit_rows + plan.num_hidden_rows, static_cast<int64_t>(num_pages));
+  return static_cast<int64_t>(num_pages);
+}
+
+StepBatch& BatchBuilder::build(OpContext& context, const StepPlan& plan, const Padding& padding) {
+  const int num_plan_rows = static_cast<int>(plan.rows.size());
+  const int num_rows = std::max(padding.num_rows, num_plan_rows);
+  const int num_padded = num_rows - num_plan_rows;
+  const size_t num_pages = static_cast<size_t>(std::max(num_pages_of(plan), padding.num_pages));
+  const int num_tokens = plan.num_tokens + num_padded;
+  shape(num_rows, num_tokens, plan.num_logit_rows + num_padded + plan.num_hidden_rows, static_cast<int64_t>(num_pages));
   batch_.num_hidden_rows = plan.num_hidden_rows;
 
   int32_t token = 0;
   int32_t* logit_row = output_rows_.host;
-  int32_t* hidden_row = output_rows_.host + plan.num_logit_rows;
+  int32_t* hidden_row = output_rows_.host + plan.num_logit_rows + num_padded;
   query_starts_.host[0] = 0;
   for (size_t r = 0; r < plan.rows.size(); ++r) {
     const StepRow& row = plan.rows[r];
@@ -120,8 +128,17 @@ StepBatch& BatchBuilder::build(OpContext& context, const StepPlan& plan) {
   }
   CHECK(token == plan.num_tokens);
   CHECK(logit_row - output_rows_.host == plan.num_logit_rows);
+  for (size_t r = plan.rows.size(); r < static_cast<size_t>(num_rows); ++r, ++token) {
+    token_ids_.host[token] = 0;
+    positions_.host[token] = 0;
+    *logit_row++ = token;
+    query_starts_.host[r + 1] = token + 1;
+    context_lengths_.host[r] = 0;
+    for (auto& table : page_tables_) std::fill_n(table.host + r * num_pages, num_pages, -1);
+    for (auto& slots : slots_) slots.host[token] = -1;
+  }
   CHECK(hidden_row - logit_row == plan.num_hidden_rows);
-  finish(context, num_rows, plan.num_tokens);
+  finish(context, num_rows, num_tokens);
   return batch_;
 }
 

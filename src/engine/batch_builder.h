@@ -26,8 +26,16 @@ class BatchBuilder {
  public:
   static Result<std::unique_ptr<BatchBuilder>> create(Ops& ops, const BatchLimits& limits);
 
-  // The batch borrows the builder's blocks: it is valid until the next build.
-  StepBatch& build(OpContext& context, const StepPlan& plan);
+  // The batch borrows the builder's blocks: it is valid until the next build. A padded batch has more rows than the
+  // plan (of one token each, which write nothing and see nothing) and wider page tables, so that its sizes are those of
+  // other steps too.
+  struct Padding {
+    int num_rows = 0;       // 0: as the plan
+    int64_t num_pages = 0;  // likewise
+  };
+  StepBatch& build(OpContext& context, const StepPlan& plan, const Padding& padding);
+  // Columns that the page tables of a plan need.
+  static int64_t num_pages_of(const StepPlan& plan);
 
   // A batch of equal rows over page 0, for profiling: each row computes `tokens_per_row` tokens at the end of a context
   // of `context_length`, and writes nothing. Wanted are the logits of each row's last token and, where `is_pooled`, the

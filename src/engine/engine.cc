@@ -235,8 +235,9 @@ Status Engine::step() {
   }
   note_scheduled(plan, begin);
 
+  plan_sampling(plan);
   const int64_t step = pool_->begin_step();
-  ASSIGN_OR_RETURN(const ModelRunner::Output output, runner_->run(plan));
+  ASSIGN_OR_RETURN(const ModelRunner::Output output, runner_->run(plan, {sampling_rows_, host_logit_rows_}));
   step_end_ = Clock::now();
   pool_->end_step(step);
   scheduler_->complete();
@@ -251,7 +252,7 @@ Status Engine::step() {
     if (row.sequence->pooling != Pooling::kNone) {
       read_hidden(row, output.hidden);
     } else if (row.num_logit_rows > 0) {
-      read_logits(row, output.logits);
+      read_logits(row, output.logits, output.token_ids);
     }
   }
   is_in_step_ = false;
@@ -266,6 +267,37 @@ Status Engine::step() {
   stats_.decode_seconds += seconds * decode_share;
   stats_.prefill_seconds += seconds * (1.0 - decode_share);
   return ok_status();
+}
+
+// Which tokens the device draws by itself. On the CPU none: there the logits lie before the host anyhow.
+void Engine::plan_sampling(const StepPlan& plan) {
+  sampling_rows_.clear();
+  host_logit_rows_.clear();
+  is_drawn_.clear();
+  if (ops_.device().kind == DeviceKind::kCpu) return;
+  sampling_rows_.resize(static_cast<size_t>(plan.num_logit_rows));
+  is_drawn_.resize(static_cast<size_t>(plan.num_logit_rows));
+  for (const StepRow& row : plan.rows) {
+    if (row.num_logit_rows == 0) continue;
+    const Sequence& sequence = *row.sequence;
+    const ActiveRequest& request = owner_of(sequence);
+    std::optional<SamplingRow> drawn;
+    const bool is_mid_prompt = row.end_position() < sequence.num_tokens();
+    if (row.num_logit_rows == 1 && sequence.num_seats == 1 &&
+        sequence.next_prompt_logit >= sequence.num_prompt_tokens - 1) {
+      // Inside a prompt it is only asked whether the logits are numbers.
+      drawn = is_mid_prompt ? SamplingRow{.num_token_ids = static_cast<int32_t>(limits_.vocab_size)}
+                            : sampler_->device_row(sample_call(request, sequence, {}));
+    }
+    for (int i = row.first_logit_row; i < row.first_logit_row + row.num_logit_rows; ++i) {
+      is_drawn_[static_cast<size_t>(i)] = drawn.has_value();
+      if (drawn.has_value()) {
+        sampling_rows_[static_cast<size_t>(i)] = *drawn;
+      } else {
+        host_logit_rows_.push_back(i);
+      }
+    }
+  }
 }
 
 // Of the requests whose first row is in the plan. A sequence that has just been admitted still reads its prompt.

@@ -32,6 +32,7 @@ class PagePool;
 class PrefixCache;
 struct ActiveRequest;
 class Sampler;
+struct SampleCall;
 class Scheduler;
 class SwapSpace;
 struct Sequence;
@@ -141,12 +142,16 @@ class Engine {
   double useful_share();
 
   // engine_output.cc: from a step's logits to events, and the ends of requests
-  void read_logits(const StepRow& row, std::span<const float> logits);
+  void plan_sampling(const StepPlan& plan);
+  SampleCall sample_call(const ActiveRequest& request, const Sequence& sequence, std::span<const float> logits) const;
+  // `drawn`: the tokens that the device has drawn, a logit row each.
+  void read_logits(const StepRow& row, std::span<const float> logits, std::span<const int32_t> drawn);
   void read_hidden(const StepRow& row, std::span<const float> hidden);
   void finish_embedding(ActiveRequest& request, Sequence& sequence);
   Status read_prompt_logprobs(ActiveRequest& request, const StepRow& row, std::span<const float> logits);
   void fork_choices(ActiveRequest& request, Sequence& sequence);
-  void sample_choice(ActiveRequest& request, Sequence& sequence, std::span<const float> logits);
+  void sample_choice(ActiveRequest& request, Sequence& sequence, std::span<const float> logits,
+                     std::optional<int32_t> drawn = {});
   void fail(ActiveRequest& request, Sequence& sequence, const Status& status);
   void emit(ActiveRequest& request, TokenEvent& event);
   void end_choice(ActiveRequest& request, int choice_index, FinishReason reason, const Status& error = {});
@@ -182,9 +187,12 @@ class Engine {
   RequestId next_request_id_ = 1;
   uint64_t seed_source_ = 0;  // of requests without a seed
   EngineStats stats_;
-  std::vector<Sequence*> forked_;    // scratch
-  std::vector<float> embedding_;     // likewise
-  std::vector<int64_t> page_marks_;  // per page: the step that counted it last
+  std::vector<SamplingRow> sampling_rows_;  // of the step: a logit row each
+  std::vector<uint8_t> is_drawn_;           // whether the device draws from that row
+  std::vector<int> host_logit_rows_;        // the others
+  std::vector<Sequence*> forked_;           // scratch
+  std::vector<float> embedding_;            // likewise
+  std::vector<int64_t> page_marks_;         // per page: the step that counted it last
 };
 
 }  // namespace quire

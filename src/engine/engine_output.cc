@@ -33,7 +33,7 @@ std::span<const float> Engine::logit_row(std::span<const float> logits, int row)
   return logits.subspan(static_cast<size_t>(row) * vocab_size, vocab_size);
 }
 
-void Engine::read_logits(const StepRow& row, std::span<const float> logits) {
+void Engine::read_logits(const StepRow& row, std::span<const float> logits, std::span<const int32_t> drawn) {
   Sequence& sequence = *row.sequence;
   ActiveRequest* const request = &owner_of(sequence);
   if (sequence.next_prompt_logit < sequence.num_prompt_tokens - 1) {
@@ -43,11 +43,17 @@ void Engine::read_logits(const StepRow& row, std::span<const float> logits) {
       return;
     }
   }
+  const int last_row = row.first_logit_row + row.num_logit_rows - 1;
+  std::optional<int32_t> token;
+  if (!drawn.empty() && is_drawn_[static_cast<size_t>(last_row)] != 0) token = drawn[static_cast<size_t>(last_row)];
   if (row.end_position() < sequence.num_tokens()) {
     // Others wait for the pages that it has computed so far: they are theirs if they are good.
-    const std::span<const float> end = logit_row(logits, row.first_logit_row + row.num_logit_rows - 1);
-    if (const auto seen = sampler_->logprobs_of(end, sequence.token_ids.front(), 0); !seen.is_ok()) {
-      fail(*request, sequence, seen.status());
+    Status seen = token.has_value() && *token < 0 ? Sampler::not_numbers() : ok_status();
+    if (!token.has_value()) {
+      seen = sampler_->logprobs_of(logit_row(logits, last_row), sequence.token_ids.front(), 0).status();
+    }
+    if (!seen.is_ok()) {
+      fail(*request, sequence, seen);
       return;
     }
     scheduler_->keep_pages(sequence);
@@ -57,9 +63,9 @@ void Engine::read_logits(const StepRow& row, std::span<const float> logits) {
     end_all(request->id, FinishReason::kLength);
     return;
   }
-  const std::span<const float> last = logit_row(logits, row.first_logit_row + row.num_logit_rows - 1);
+  const std::span<const float> last = logit_row(logits, last_row);
   if (sequence.num_seats == 1) {
-    sample_choice(*request, sequence, last);
+    sample_choice(*request, sequence, last, token);
     return;
   }
   fork_choices(*request, sequence);
@@ -145,19 +151,33 @@ void Engine::fork_choices(ActiveRequest& request, Sequence& sequence) {
   CHECK(sequence.num_seats == 1);
 }
 
-void Engine::sample_choice(ActiveRequest& request, Sequence& sequence, std::span<const float> logits) {
+SampleCall Engine::sample_call(const ActiveRequest& request, const Sequence& sequence,
+                               std::span<const float> logits) const {
+  const bool may_stop = sequence.num_output_tokens() >= request.sampling.min_tokens;
+  return {
+      .logits = logits,
+      .params = request.sampling,
+      .state = sequence.sampling,
+      .seed = request.seed,
+      .choice_index = sequence.choice_index,
+      .output_index = sequence.num_output_tokens(),
+      .suppressed_token_ids = may_stop ? std::span<const int32_t>() : std::span<const int32_t>(request.stop_tokens)};
+}
+
+void Engine::sample_choice(ActiveRequest& request, Sequence& sequence, std::span<const float> logits,
+                           std::optional<int32_t> drawn) {
   const int choice_index = sequence.choice_index;
   if (request.choices[static_cast<size_t>(choice_index)].is_ending) return;
   const SamplingParams& sampling = request.sampling;
   const bool may_stop = sequence.num_output_tokens() >= sampling.min_tokens;
-  Result<Sample> sample = sampler_->sample(
-      {.logits = logits,
-       .params = sampling,
-       .state = sequence.sampling,
-       .seed = request.seed,
-       .choice_index = choice_index,
-       .output_index = sequence.num_output_tokens(),
-       .suppressed_token_ids = may_stop ? std::span<const int32_t>() : std::span<const int32_t>(request.stop_tokens)});
+  Result<Sample> sample = Sample{};
+  if (!drawn.has_value()) {
+    sample = sampler_->sample(sample_call(request, sequence, logits));
+  } else if (*drawn >= 0) {
+    sample = Sample{.token_id = *drawn, .logprobs = {}};
+  } else {
+    sample = Sampler::not_numbers();
+  }
   if (!sample.is_ok()) {
     fail(request, sequence, sample.status());
     return;

@@ -98,6 +98,11 @@ Status ModelRunner::init() {
   page_copies_.reserve(static_cast<size_t>(config_.max_num_seqs) * kv_groups_.size());
   if (!is_on_cpu()) {
     const int64_t num_bytes = int64_t{config_.max_logit_rows} * model_.config().vocab_size * int64_t{sizeof(float)};
+    const int64_t rows_bytes = config_.max_logit_rows * static_cast<int64_t>(sizeof(SamplingRow));
+    ASSIGN_OR_RETURN(sampling_rows_, ops_.allocate(rows_bytes, "sampling"));
+    ASSIGN_OR_RETURN(sampled_ids_, ops_.allocate(int64_t{config_.max_logit_rows} * 4, "sampling"));
+    ASSIGN_OR_RETURN(host_sampling_rows_, ops_.allocate_for_host(rows_bytes, "sampling"));
+    ASSIGN_OR_RETURN(host_sampled_ids_, ops_.allocate_for_host(int64_t{config_.max_logit_rows} * 4, "sampling"));
     ASSIGN_OR_RETURN(host_logits_, ops_.allocate_for_host(num_bytes, "the logits of a step"));
     const int64_t num_floats = int64_t{config_.max_num_batched_tokens} * model_.config().hidden_size;
     ASSIGN_OR_RETURN(host_hidden_, ops_.allocate_for_host(num_floats * int64_t{sizeof(float)}, "hidden states"));
@@ -112,24 +117,92 @@ std::vector<int> ModelRunner::group_windows() const {
   return windows;
 }
 
-Result<ModelRunner::Output> ModelRunner::run(const StepPlan& plan) {
+void ModelRunner::plan_attention(OpContext& context, StepBatch& batch) {
+  for (size_t g = 0; g < attention_plans_.size(); ++g) {
+    batch.kv_groups[g].plan = attention_plans_[g].get();
+    ops_.plan_attention(context, *attention_plans_[g], batch.kv_groups[g].batch);
+  }
+}
+
+Result<StepOutput> ModelRunner::forward(StepBatch& batch, Arena& arena, const KvCache& cache) {
+  StepContext context{
+      .ops = ops_, .op_context = OpContext{arena}, .layer_kv = cache.layer_kv(), .layer_group = cache.layer_group()};
+  return model_.forward(context, batch);
+}
+
+// Steps that only decode are padded to sizes that many of them share, and repeated as recordings.
+Result<StepOutput> ModelRunner::compute(const StepPlan& plan) {
+  OpContext context{*arena_};
+  const int num_rows = static_cast<int>(plan.rows.size());
+  const bool is_decode = plan.num_tokens == num_rows && plan.num_logit_rows == num_rows && plan.num_hidden_rows == 0;
+  BatchBuilder::Padding padding;
+  if (is_decode && ops_.can_record()) {
+    padding.num_rows = StepRecordings::padded_rows(num_rows, config_.max_num_seqs);
+    const int64_t max_pages = (memory_plan_.max_model_len + config_.page_size - 1) / config_.page_size;
+    padding.num_pages = StepRecordings::padded_pages(BatchBuilder::num_pages_of(plan), max_pages);
+  }
+  StepBatch& batch = batch_builder_->build(context, plan, padding);
+  plan_attention(context, batch);
+  if (padding.num_rows == 0) return forward(batch, *arena_, *kv_cache_);
+
+  StepRecordings::Shape shape = {.num_rows = padding.num_rows, .num_pages = padding.num_pages, .plans = {}};
+  for (const auto& attention : attention_plans_) shape.plans.push_back(attention->shape());
+  StepRecordings::Entry* entry = recordings_.find(shape);
+  if (entry == nullptr || entry->was_refused) return forward(batch, *arena_, *kv_cache_);
+  if (entry->recording == nullptr) {
+    ops_.begin_recording(context);
+    Result<StepOutput> output = forward(batch, *arena_, *kv_cache_);
+    entry->recording = ops_.end_recording(context);
+    RETURN_IF_ERROR(output.status());
+    entry->output = output.value();
+    if (entry->recording == nullptr) {
+      entry->was_refused = true;
+      arena_->reset();
+      return forward(batch, *arena_, *kv_cache_);
+    }
+  }
+  ops_.replay(context, *entry->recording);
+  return entry->output;
+}
+
+Result<ModelRunner::Output> ModelRunner::run(const StepPlan& plan, const Sampling& sampling) {
   CHECK(plan.num_tokens > 0);
   arena_->reset();
   OpContext context{*arena_};
   copy_pages(context, plan);
-  StepBatch& batch = batch_builder_->build(context, plan);
-  ASSIGN_OR_RETURN(const StepOutput output, run_forward(ops_, model_, batch, {*arena_, *kv_cache_, attention_plans_}));
-  const TensorView& logits = output.logits;
-  CHECK(logits.size(0) == plan.num_logit_rows);
-  CHECK(logits.is_contiguous());
+  ASSIGN_OR_RETURN(const StepOutput output, compute(plan));
+  CHECK(output.logits.size(0) >= plan.num_logit_rows);  // padded rows come last
+  CHECK(output.logits.is_contiguous());
   CHECK(output.hidden.size(0) == plan.num_hidden_rows);
-  const void* host_logits = logits.raw_data();
-  if (!is_on_cpu()) {
-    ops_.copy_to_host(context, host_logits_.data(), logits.raw_data(), logits.num_elements() * 4);
-    host_logits = host_logits_.data();
+  return to_host(context, plan, sampling, output);
+}
+
+ModelRunner::Output ModelRunner::to_host(OpContext& context, const StepPlan& plan, const Sampling& sampling,
+                                         const StepOutput& output) {
+  const TensorView logits = output.logits.slice(0, 0, plan.num_logit_rows);
+  const int64_t row_bytes = logits.size(1) * static_cast<int64_t>(sizeof(float));
+  const void* host_logits = is_on_cpu() ? logits.raw_data() : host_logits_.data();
+  Output on_host;
+  if (!sampling.rows.empty()) {
+    const int64_t num_rows = plan.num_logit_rows;
+    CHECK(static_cast<int64_t>(sampling.rows.size()) == num_rows);
+    std::copy(sampling.rows.begin(), sampling.rows.end(), static_cast<SamplingRow*>(host_sampling_rows_.data()));
+    ops_.copy_to_device(context, sampling_rows_.data(), host_sampling_rows_.data(),
+                        num_rows * static_cast<int64_t>(sizeof(SamplingRow)));
+    ops_.sample(context, TensorView(sampled_ids_.data(), DType::kI32, {num_rows}), logits,
+                static_cast<const SamplingRow*>(sampling_rows_.data()));
+    ops_.copy_to_host(context, host_sampled_ids_.data(), sampled_ids_.data(), num_rows * 4);
+    on_host.token_ids = {static_cast<const int32_t*>(host_sampled_ids_.data()), static_cast<size_t>(num_rows)};
+  }
+  if (!is_on_cpu() && sampling.rows.empty()) {
+    ops_.copy_to_host(context, host_logits_.data(), logits.raw_data(), plan.num_logit_rows * row_bytes);
+  } else if (!is_on_cpu()) {
+    for (const int row : sampling.host_rows) {
+      ops_.copy_to_host(context, static_cast<char*>(host_logits_.data()) + row * row_bytes,
+                        static_cast<const char*>(logits.raw_data()) + row * row_bytes, row_bytes);
+    }
   }
   ops_.synchronize(context);
-  Output on_host;
   on_host.logits = {static_cast<const float*>(host_logits), static_cast<size_t>(logits.num_elements())};
   if (plan.num_hidden_rows > 0) on_host.hidden = hidden_floats(context, output.hidden);
   return on_host;

@@ -13,6 +13,7 @@
 #include "engine/memory_plan.h"
 #include "engine/model_profiler.h"
 #include "engine/step_plan.h"
+#include "engine/step_recordings.h"
 #include "kv/kv_cache.h"
 #include "models/model.h"
 #include "ops/ops.h"
@@ -42,10 +43,16 @@ class ModelRunner {
   // Computes the plan's rows. What is wanted of them is on the host, valid until the next call. An error means that
   // nothing can run any more.
   struct Output {
-    std::span<const float> logits;  // [plan.num_logit_rows][vocab_size]
-    std::span<const float> hidden;  // [plan.num_hidden_rows][hidden_size]
+    std::span<const float> logits;       // [plan.num_logit_rows][vocab_size]; with sampling: the rows asked for
+    std::span<const float> hidden;       // [plan.num_hidden_rows][hidden_size]
+    std::span<const int32_t> token_ids;  // [plan.num_logit_rows], with sampling; -1: the logits are not numbers
   };
-  Result<Output> run(const StepPlan& plan);
+  // What the device is to draw: a row a logit row, or none at all, and then all logits come to the host.
+  struct Sampling {
+    std::span<const SamplingRow> rows;
+    std::span<const int> host_rows;  // logit rows that the host wants to see
+  };
+  Result<Output> run(const StepPlan& plan, const Sampling& sampling = {});
 
   // Only the copies of a plan without rows; run does them itself.
   void copy_pages(const StepPlan& plan);
@@ -65,6 +72,10 @@ class ModelRunner {
   void measure_swapping();
   void copy_pages(OpContext& context, const StepPlan& plan);
   std::span<const float> hidden_floats(OpContext& context, const TensorView& hidden);
+  void plan_attention(OpContext& context, StepBatch& batch);
+  Result<StepOutput> forward(StepBatch& batch, Arena& arena, const KvCache& cache);
+  Result<StepOutput> compute(const StepPlan& plan);
+  Output to_host(OpContext& context, const StepPlan& plan, const Sampling& sampling, const StepOutput& output);
   bool is_on_cpu() const { return ops_.device().kind == DeviceKind::kCpu; }
 
   Ops& ops_;
@@ -80,6 +91,11 @@ class ModelRunner {
   DeviceBuffer swap_memory_;  // host pages
   double swap_bytes_per_second_ = 0.0;
   double prefill_tokens_per_second_ = 0.0;
+  StepRecordings recordings_;
+  DeviceBuffer sampling_rows_;  // on the device; likewise:
+  DeviceBuffer sampled_ids_;
+  DeviceBuffer host_sampling_rows_;
+  DeviceBuffer host_sampled_ids_;
   DeviceBuffer host_logits_;  // where the device is not the host; likewise:
   DeviceBuffer host_hidden_;  // as the device has them
   std::vector<float> hidden_floats_;

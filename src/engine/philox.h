@@ -19,12 +19,17 @@ inline std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::
   return counter;
 }
 
-// Uniform in [0, 1), 53 bits.
-inline double philox_uniform(uint64_t seed, uint32_t stream, uint64_t position) {
+// 53 bits.
+inline uint64_t philox_bits(uint64_t seed, uint32_t stream, uint64_t position) {
   const auto words = philox4x32({static_cast<uint32_t>(position), static_cast<uint32_t>(position >> 32), stream, 0},
                                 {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
   const uint64_t bits = (uint64_t{words[0]} << 21) ^ (words[1] >> 11);
-  return static_cast<double>(bits & ((uint64_t{1} << 53) - 1)) * 0x1p-53;
+  return bits & ((uint64_t{1} << 53) - 1);
+}
+
+// Uniform in [0, 1).
+inline double philox_uniform(uint64_t seed, uint32_t stream, uint64_t position) {
+  return static_cast<double>(philox_bits(seed, stream, position)) * 0x1p-53;
 }
 
 }  // namespace quire

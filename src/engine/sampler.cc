@@ -68,12 +68,6 @@ BestLogit find_best(std::span<const float> logits) {
   return {best, spoil == 0.0f && best > kNever};
 }
 
-Status not_numbers() {
-  return internal_error(
-      "the model's logits for this request are not finite numbers; the weights or this request's KV memory may be "
-      "damaged");
-}
-
 bool is_better(const TokenLogprob& a, const TokenLogprob& b) {
   return a.logprob != b.logprob ? a.logprob > b.logprob : a.token_id < b.token_id;
 }
@@ -121,6 +115,31 @@ bool Sampler::needs_counts(const SamplingParams& params) {
 
 void Sampler::count_prompt(SamplingState& state, std::span<const int32_t> prompt) {
   for (const int32_t token : prompt) state.counts[token].is_in_prompt = true;
+}
+
+Status Sampler::not_numbers() {
+  return internal_error(
+      "the model's logits for this request are not finite numbers; the weights or this request's KV memory may be "
+      "damaged");
+}
+
+std::optional<SamplingRow> Sampler::device_row(const SampleCall& call) const {
+  const SamplingParams& params = call.params;
+  if (needs_counts(params) || !params.logit_bias.empty() || !params.allowed_token_ids.empty() ||
+      !params.banned_token_ids.empty() || !call.suppressed_token_ids.empty() || call.state.constraint != nullptr ||
+      params.num_logprobs >= 0 || params.typical_p < 1.0f) {
+    return std::nullopt;
+  }
+  SamplingRow row;
+  row.num_token_ids = static_cast<int32_t>(num_token_ids_);
+  if (params.temperature < kGreedyTemperature) return row;
+  row.inverse_temperature = 1.0f / params.temperature;
+  if (params.min_p > 0.0f) row.lowest = std::max(row.lowest, std::log(params.min_p));
+  row.top_p = params.top_p;
+  row.top_k = static_cast<int32_t>(std::min<int64_t>(params.top_k, num_token_ids_));
+  row.uniform_bits =
+      philox_bits(call.seed, static_cast<uint32_t>(call.choice_index), static_cast<uint64_t>(call.output_index));
+  return row;
 }
 
 // The logits after penalties, bias and masks: a copy where anything changes, else the row itself.

@@ -5,12 +5,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
 
 #include "base/status.h"
 #include "engine/request.h"
+#include "ops/ops.h"
 
 namespace quire {
 
@@ -48,6 +50,14 @@ class Sampler {
 
   // Of `token_id` in a row of logits, with the `num_top` best.
   Result<TokenLogprobs> logprobs_of(std::span<const float> logits, int32_t token_id, int num_top);
+
+  // What a device needs to draw the token by itself (Ops::sample). Nothing where a host must see the logits: penalties,
+  // bias, masks, log-probabilities, typical_p. It depends on the request alone, so that its tokens do not depend on
+  // others. call.logits is not read.
+  std::optional<SamplingRow> device_row(const SampleCall& call) const;
+
+  // The error of a row that holds a NaN or an infinity.
+  static Status not_numbers();
 
   static bool needs_counts(const SamplingParams& params);
   static void count_prompt(SamplingState& state, std::span<const int32_t> prompt);

@@ -2,6 +2,7 @@
 #include "ops/ops.h"
 
 #include "ops/host_memory.h"
+#include "ops/sample_rows.h"
 #include "quant/random_rows.h"
 
 namespace quire {
@@ -26,6 +27,10 @@ Result<Weight> Ops::make_random_weight(const Weight& shape, uint64_t seed) {
   weight.parts[0] = rows;
   weight.owner = std::make_shared<DeviceBuffer>(std::move(buffer));
   return pack(weight);
+}
+
+void Ops::sample(OpContext&, TensorView ids, ConstTensorView logits, const SamplingRow* rows) {
+  sample_rows(ids, logits, rows);
 }
 
 void Ops::add_rms_norm(OpContext& context, TensorView y, TensorView x, ConstTensorView delta, ConstTensorView weight,

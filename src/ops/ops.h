@@ -89,6 +89,8 @@ struct AttentionParams {
 class AttentionPlan {
  public:
   virtual ~AttentionPlan() = default;
+  // Steps whose batches are of equal sizes and whose plans tell equal numbers can share a recording.
+  virtual uint64_t shape() const { return 0; }
 };
 
 // The geometry that a plan needs, one a KV group.
@@ -100,6 +102,16 @@ struct AttentionGeometry {
   int window = 0;
   int max_num_tokens = 0;  // upper bounds over all steps, for sizing
   int max_num_sequences = 0;
+};
+
+// How a row of logits becomes a token; plain data that is copied to the device.
+struct SamplingRow {
+  float inverse_temperature = 0.0f;  // 0: the greatest logit, of equal ones the lowest id
+  float lowest = -27.5f;  // no chance where (logit - greatest) * inverse_temperature is below: log(min_p), or this
+  float top_p = 1.0f;
+  int32_t top_k = 0;          // 0: all
+  int32_t num_token_ids = 0;  // ids from here on are never drawn
+  uint64_t uniform_bits = 0;  // 53 random bits
 };
 
 class Ops {
@@ -220,6 +232,28 @@ class Ops {
   //   q, out: [num_tokens, num_heads, head_dim]
   virtual void attention(OpContext& context, TensorView out, ConstTensorView q, const PagedKv& kv,
                          const AttentionBatch& batch, const AttentionPlan& plan, const AttentionParams& params) = 0;
+
+  // ---- Sampling ----------------------------------------------------------------------------------------------------
+
+  // Draws a token from every row of logits, in integer arithmetic that is the same on every device (ops/sample_rows.h):
+  // of the top_k likeliest, the likeliest that together reach top_p, the one at which the running sum of weights, in
+  // the order of ids, passes uniform_bits / 2^53 of all. -1 where a logit is NaN or infinite, or all are minus
+  // infinity.   ids: [num_rows] i32   logits: [num_rows, vocab_size] f32   rows: num_rows of them, in device memory
+  virtual void sample(OpContext& context, TensorView ids, ConstTensorView logits, const SamplingRow* rows);
+
+  // ---- Recordings --------------------------------------------------------------------------------------------------
+
+  // Calls that the device repeats with one launch, on the same device tensors with other contents (CUDA graphs).
+  class Recording {
+   public:
+    virtual ~Recording() = default;
+  };
+  virtual bool can_record() const { return false; }
+  // Calls between these two are recorded, not run. Only what computes may be among them: no plans, no copies from or to
+  // the host. What would have to be measured first must have run before. Null where the device refuses.
+  virtual void begin_recording(OpContext&) {}
+  virtual std::unique_ptr<Recording> end_recording(OpContext&) { return nullptr; }
+  virtual void replay(OpContext&, const Recording&) {}
 };
 
 }  // namespace quire

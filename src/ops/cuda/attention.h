@@ -36,12 +36,18 @@ constexpr int kPrefillTileRows = 128;
 
 class CudaAttentionPlan final : public AttentionPlan {
  public:
+  // Prefill's lists are not made to be repeated.
+  uint64_t shape() const override {
+    return static_cast<uint64_t>(num_decode_items) << 32 | static_cast<uint64_t>(num_prefill_items);
+  }
+
   AttentionGeometry geometry;
   DeviceBuffer decode_items;   // DecodeItem[num_decode_items]
   DeviceBuffer prefill_items;  // PrefillItem[num_prefill_items], longest first
-  DeviceBuffer partials;  // [sequence][chunk][head][head_dim + 2] f32: unscaled sums, then largest score and weight
-  DeviceBuffer counters;  // [sequence][kv head] i32: chunks done; zero between launches
-  int num_decode_items = 0;
+  DeviceBuffer partials;     // [sequence][chunk][head][head_dim + 2] f32: unscaled sums, then largest score and weight
+  DeviceBuffer counters;     // [sequence][kv head] i32: chunks done; zero between launches
+  DeviceBuffer host_items;   // pinned: where both lists are made
+  int num_decode_items = 0;  // blocks that do nothing included: the number rises in steps
   int num_prefill_items = 0;
   int num_decode_sequences = 0;
   int num_prefill_sequences = 0;

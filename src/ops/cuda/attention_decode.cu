@@ -182,6 +182,7 @@ __global__ void __launch_bounds__(kThreads, 3) decode_kernel(Args args) {
   const PagedKv& kv = args.kv;
   const int kv_head = static_cast<int>(blockIdx.x) % kv.num_kv_heads;
   const DecodeItem item = args.items[blockIdx.x / kv.num_kv_heads];
+  if (item.num_chunks == 0) return;
   const int length = item.length;
   const int token = item.token;
   const int first_head = kv_head * args.group_size;
@@ -382,6 +383,7 @@ __global__ void __launch_bounds__(kThreads, 3) decode_kernel(Args args) {
 template <typename T, int D>
 void launch(const AttentionCall& call, const Args& args) {
   const unsigned grid = static_cast<unsigned>(call.plan.num_decode_items * call.kv.num_kv_heads);
+  if (grid == 0) return;
   decode_kernel<T, D><<<grid, kThreads, 0, call.stream>>>(args);
   CUDA_CHECK_LAUNCH();
 }

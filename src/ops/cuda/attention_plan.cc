@@ -21,13 +21,28 @@ Result<DeviceBuffer> allocate_zeros(int64_t num_bytes) {
   return DeviceBuffer(data, num_bytes, Device{DeviceKind::kCuda, 0}, [](void* block) { (void)cudaFree(block); });
 }
 
+Result<DeviceBuffer> allocate_pinned(int64_t num_bytes) {
+  void* data = nullptr;
+  if (const cudaError_t error = cudaMallocHost(&data, static_cast<size_t>(num_bytes)); error != cudaSuccess) {
+    (void)cudaGetLastError();
+    return resource_exhausted("the system pins no " + format_bytes(num_bytes) + " of memory for attention (" +
+                              cudaGetErrorString(error) + ")");
+  }
+  return DeviceBuffer(data, num_bytes, Device{}, [](void* block) { (void)cudaFreeHost(block); });
+}
+
 template <typename T>
-void copy_items(cudaStream_t stream, const DeviceBuffer& buffer, const std::vector<T>& items) {
+void copy_items(cudaStream_t stream, const DeviceBuffer& buffer, std::span<const T> items) {
   if (items.empty()) return;
-  const size_t num_bytes = items.size() * sizeof(T);
-  CHECK(num_bytes <= static_cast<size_t>(buffer.num_bytes()));
-  // From pageable memory: the bytes have left `items` when the call returns.
-  CUDA_CHECK(cudaMemcpyAsync(buffer.data(), items.data(), num_bytes, cudaMemcpyHostToDevice, stream));
+  CHECK(items.size_bytes() <= static_cast<size_t>(buffer.num_bytes()));
+  CUDA_CHECK(cudaMemcpyAsync(buffer.data(), items.data(), items.size_bytes(), cudaMemcpyHostToDevice, stream));
+}
+
+// Steps with nearly as many items launch the same number of blocks: up to an eighth more than there is work.
+int padded_count(int count) {
+  int step = 8;
+  while (step * 16 <= count) step *= 2;
+  return (count + step - 1) / step * step;
 }
 
 }  // namespace
@@ -36,10 +51,12 @@ Result<std::unique_ptr<AttentionPlan>> create_attention_plan(const AttentionGeom
   auto plan = std::make_unique<CudaAttentionPlan>();
   plan->geometry = geometry;
   const int64_t num_sequences = std::max(1, geometry.max_num_sequences);
-  const int64_t max_items = num_sequences * kMaxDecodeChunks;
+  const int64_t max_items = padded_count(static_cast<int>(num_sequences) * kMaxDecodeChunks);
   const int64_t max_tiles = num_sequences + geometry.max_num_tokens / kPrefillTileRows + 1;
   ASSIGN_OR_RETURN(plan->decode_items, allocate_zeros(max_items * int64_t{sizeof(DecodeItem)}));
   ASSIGN_OR_RETURN(plan->prefill_items, allocate_zeros(max_tiles * int64_t{sizeof(PrefillItem)}));
+  ASSIGN_OR_RETURN(plan->host_items,
+                   allocate_pinned(max_items * int64_t{sizeof(DecodeItem)} + max_tiles * int64_t{sizeof(PrefillItem)}));
   ASSIGN_OR_RETURN(plan->partials, allocate_zeros(max_items * geometry.num_heads * (geometry.head_dim + 2) * 4));
   ASSIGN_OR_RETURN(plan->counters, allocate_zeros(num_sequences * geometry.num_kv_heads * 4));
   return std::unique_ptr<AttentionPlan>(std::move(plan));
@@ -47,8 +64,12 @@ Result<std::unique_ptr<AttentionPlan>> create_attention_plan(const AttentionGeom
 
 void plan_attention(cudaStream_t stream, CudaAttentionPlan& plan, const AttentionBatch& batch) {
   CHECK(batch.num_sequences <= std::max(1, plan.geometry.max_num_sequences));
-  std::vector<DecodeItem> decode;
-  std::vector<PrefillItem> prefill;
+  // The last step's copies have ended: the engine has waited for it.
+  DecodeItem* const decode_items = static_cast<DecodeItem*>(plan.host_items.data());
+  PrefillItem* const prefill_items =
+      reinterpret_cast<PrefillItem*>(static_cast<char*>(plan.host_items.data()) + plan.decode_items.num_bytes());
+  int num_decode = 0;
+  int num_prefill = 0;
   plan.num_decode_sequences = 0;
   plan.num_prefill_sequences = 0;
   for (int s = 0; s < batch.num_sequences; ++s) {
@@ -63,17 +84,17 @@ void plan_attention(cudaStream_t stream, CudaAttentionPlan& plan, const Attentio
       const int first_chunk = first_key / chunk_size;
       const int num_chunks = ceil_div(length, chunk_size) - first_chunk;
       for (int chunk = 0; chunk < num_chunks; ++chunk) {
-        decode.push_back({.sequence = s,
-                          .chunk = first_chunk + chunk,
-                          .num_chunks = num_chunks,
-                          .chunk_size = chunk_size,
-                          .token = batch.host_query_starts[i],
-                          .length = length,
-                          .unused = {}});
+        decode_items[num_decode++] = {.sequence = s,
+                                      .chunk = first_chunk + chunk,
+                                      .num_chunks = num_chunks,
+                                      .chunk_size = chunk_size,
+                                      .token = batch.host_query_starts[i],
+                                      .length = length,
+                                      .unused = {}};
       }
     } else if (num_queries > 1) {
       ++plan.num_prefill_sequences;
-      for (int query = 0; query < num_queries; query += kPrefillTileRows) prefill.push_back({s, query});
+      for (int query = 0; query < num_queries; query += kPrefillTileRows) prefill_items[num_prefill++] = {s, query};
     }
   }
   // Tiles that see most keys first: the short ones fill the gaps at the end.
@@ -82,12 +103,15 @@ void plan_attention(cudaStream_t stream, CudaAttentionPlan& plan, const Attentio
     return batch.host_context_lengths[i] - batch.host_query_starts[i + 1] + batch.host_query_starts[i] +
            item.first_query;
   };
+  const std::span<PrefillItem> prefill(prefill_items, static_cast<size_t>(num_prefill));
   std::stable_sort(prefill.begin(), prefill.end(),
                    [&](const PrefillItem& a, const PrefillItem& b) { return keys_of(a) > keys_of(b); });
-  plan.num_decode_items = static_cast<int>(decode.size());
-  plan.num_prefill_items = static_cast<int>(prefill.size());
-  copy_items(stream, plan.decode_items, decode);
-  copy_items(stream, plan.prefill_items, prefill);
+  const int num_padded = num_decode > 0 ? padded_count(num_decode) : 0;
+  std::fill(decode_items + num_decode, decode_items + num_padded, DecodeItem{});
+  plan.num_decode_items = num_padded;
+  plan.num_prefill_items = num_prefill;
+  copy_items<DecodeItem>(stream, plan.decode_items, {decode_items, static_cast<size_t>(num_padded)});
+  copy_items<PrefillItem>(stream, plan.prefill_items, prefill);
 }
 
 void attention(AttentionCall call, std::string_view forced_row) {

@@ -10,6 +10,7 @@
 #include "ops/cuda/elementwise.h"
 #include "ops/cuda/linear.h"
 #include "ops/cuda/linear_cublaslt.h"
+#include "ops/cuda/sampling.h"
 #include "ops/cuda/weights.h"
 #include "ops/host_memory.h"
 
@@ -27,9 +28,15 @@ void fail_device(cudaError_t error, const char* what, const char* file, int line
 
 namespace {
 
-cudaStream_t stream_of(const OpContext& context) {
-  return static_cast<cudaStream_t>(context.stream);
-}
+class CudaRecording final : public Ops::Recording {
+ public:
+  explicit CudaRecording(cudaGraphExec_t graph) : graph_(graph) {}
+  ~CudaRecording() override { (void)cudaGraphExecDestroy(graph_); }
+  cudaGraphExec_t graph() const { return graph_; }
+
+ private:
+  cudaGraphExec_t graph_;
+};
 
 void check_same_shape(const ConstTensorView& a, const ConstTensorView& b) {
   CHECK(a.rank() == b.rank());
@@ -85,6 +92,7 @@ Result<std::unique_ptr<CudaOps>> CudaOps::create(const BackendOptions& options) 
                             std::to_string(properties.multiProcessorCount) + " multiprocessors, " +
                             format_bytes(static_cast<int64_t>(properties.totalGlobalMem));
   std::unique_ptr<CudaOps> ops(new CudaOps(options, std::move(description)));
+  CUDA_CHECK(cudaStreamCreate(&ops->stream_));
   ASSIGN_OR_RETURN(ops->library_, cuda::LinearLibrary::create());
   return ops;
 }
@@ -97,7 +105,9 @@ CudaOps::CudaOps(const BackendOptions& options, std::string description)
       pool_(options.num_threads > 0 ? options.num_threads
                                     : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))) {}
 
-CudaOps::~CudaOps() = default;
+CudaOps::~CudaOps() {
+  if (stream_ != nullptr) (void)cudaStreamDestroy(stream_);
+}
 
 std::string_view CudaOps::forced_kernel(std::string_view op) const {
   const auto found = forced_kernels_.find(op);
@@ -308,6 +318,34 @@ void CudaOps::attention(OpContext& context, TensorView out, ConstTensorView q, c
                    .plan = static_cast<const cuda::CudaAttentionPlan&>(plan),
                    .params = params},
                   forced_kernel("attention"));
+}
+
+void CudaOps::sample(OpContext& context, TensorView ids, ConstTensorView logits, const SamplingRow* rows) {
+  CHECK(logits.rank() == 2);
+  CHECK(ids.num_elements() == logits.size(0));
+  CHECK(logits.is_last_dimension_contiguous());
+  cuda::sample(stream_of(context), ids, logits, rows);
+}
+
+void CudaOps::begin_recording(OpContext& context) {
+  CUDA_CHECK(cudaStreamBeginCapture(stream_of(context), cudaStreamCaptureModeThreadLocal));
+}
+
+std::unique_ptr<Ops::Recording> CudaOps::end_recording(OpContext& context) {
+  cudaGraph_t graph = nullptr;
+  CUDA_CHECK(cudaStreamEndCapture(stream_of(context), &graph));
+  cudaGraphExec_t executable = nullptr;
+  const cudaError_t error = cudaGraphInstantiate(&executable, graph, 0);
+  CUDA_CHECK(cudaGraphDestroy(graph));
+  if (error != cudaSuccess) {
+    (void)cudaGetLastError();  // no memory for it: the calls can still be run one by one
+    return nullptr;
+  }
+  return std::make_unique<CudaRecording>(executable);
+}
+
+void CudaOps::replay(OpContext& context, const Recording& recording) {
+  CUDA_CHECK(cudaGraphLaunch(static_cast<const CudaRecording&>(recording).graph(), stream_of(context)));
 }
 
 }  // namespace quire

@@ -3,6 +3,8 @@
 // thread at a time, like every backend; the device is made current by create() for the thread that calls it.
 #pragma once
 
+#include <cuda_runtime.h>
+
 #include <map>
 #include <memory>
 #include <string>
@@ -63,6 +65,13 @@ class CudaOps final : public Ops {
   void attention(OpContext& context, TensorView out, ConstTensorView q, const PagedKv& kv, const AttentionBatch& batch,
                  const AttentionPlan& plan, const AttentionParams& params) override;
 
+  void sample(OpContext& context, TensorView ids, ConstTensorView logits, const SamplingRow* rows) override;
+
+  bool can_record() const override { return true; }
+  void begin_recording(OpContext& context) override;
+  std::unique_ptr<Recording> end_recording(OpContext& context) override;
+  void replay(OpContext& context, const Recording& recording) override;
+
   // For tests and benchmarks of single kernel rows.
   cuda::LinearLibrary* linear_library() const { return library_.get(); }
 
@@ -70,8 +79,13 @@ class CudaOps final : public Ops {
   CudaOps(const BackendOptions& options, std::string description);
 
   std::string_view forced_kernel(std::string_view op) const;
+  // The context's, or the backend's own: the default stream cannot be recorded.
+  cudaStream_t stream_of(const OpContext& context) const {
+    return context.stream != nullptr ? static_cast<cudaStream_t>(context.stream) : stream_;
+  }
 
   int device_index_;
+  cudaStream_t stream_ = nullptr;
   std::string description_;
   Compute compute_;
   std::map<std::string, std::string, std::less<>> forced_kernels_;
