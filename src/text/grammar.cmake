@@ -6,7 +6,9 @@ quire_library(quire_grammar
   grammar_character_class.cc
   grammar_compile.cc
   grammar_configurations.cc
+  grammar_decimal.cc
   grammar_ebnf.cc
+  grammar_formats.cc
   grammar_free_text.cc
   grammar_json.cc
   grammar_left_recursion.cc
@@ -16,6 +18,11 @@ quire_library(quire_grammar
   grammar_regex.cc
   grammar_regex_parser.cc
   grammar_schema.cc
+  grammar_schema_array.cc
+  grammar_schema_document.cc
+  grammar_schema_merge.cc
+  grammar_schema_object.cc
+  grammar_schema_string.cc
   grammar_state_graph.cc
   grammar_token_sets.cc
   grammar_vocabulary.cc)
@@ -24,5 +31,5 @@ target_link_libraries(quire_grammar PUBLIC quire_base quire_text_tokenizer PRIVA
 target_link_libraries(quire_text INTERFACE quire_grammar)
 
 quire_test(text_grammar_test
-  SOURCES grammar_ebnf_test.cc grammar_matcher_test.cc grammar_regex_test.cc
+  SOURCES grammar_ebnf_test.cc grammar_matcher_test.cc grammar_regex_test.cc grammar_schema_test.cc
   LIBS quire_grammar)

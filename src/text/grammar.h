@@ -32,8 +32,12 @@ enum class JsonWhitespace : uint8_t {
 
 struct JsonSchemaOptions {
   JsonWhitespace whitespace = JsonWhitespace::kFlexible;
-  // Keywords that cannot be honoured (not, if, uniqueItems, ...) are ignored instead of refused.
+  // Keywords that cannot be honoured (not, if, uniqueItems, unknown formats, oneOf of schemas that may overlap) are
+  // ignored instead of refused.
   bool is_lenient = false;
+  // Where a schema lists properties and says nothing of "additionalProperties", others may come too, as the standard
+  // has it. Off: only those that are listed, which satisfies the schema all the same.
+  bool writes_unlisted_properties = false;
 };
 
 namespace grammar_internal {

@@ -8,6 +8,7 @@ Result<Grammar::Ptr> GrammarCache::json_schema(std::string_view schema_json, con
   std::string key = "schema";
   key += options.whitespace == JsonWhitespace::kCompact ? 'c' : 'f';
   key += options.is_lenient ? 'l' : 's';
+  key += options.writes_unlisted_properties ? 'u' : 'o';
   key += schema_json;
   return get(key, [&] { return Grammar::from_json_schema(schema_json, options); });
 }

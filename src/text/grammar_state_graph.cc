@@ -288,6 +288,44 @@ std::optional<StateGraph> intersect(const StateGraph& a, const StateGraph& b, si
   return join_equal_ends(remove_dead_states(result));
 }
 
+std::optional<StateGraph> complement(const StateGraph& graph, size_t max_states) {
+  std::optional<StateGraph> result = determinize(graph, max_states);
+  if (!result) return std::nullopt;
+  const int32_t outside = result->add_state();
+  for (GraphState& state : result->states) {
+    state.is_final = !state.is_final;
+    std::sort(state.edges.begin(), state.edges.end(),
+              [](const GraphEdge& a, const GraphEdge& b) { return a.first < b.first; });
+    std::vector<GraphEdge> edges;
+    int next = 0;
+    for (const GraphEdge& edge : state.edges) {
+      if (edge.first > next) {
+        edges.push_back(GraphEdge::bytes(static_cast<uint8_t>(next), static_cast<uint8_t>(edge.first - 1), outside));
+      }
+      edges.push_back(edge);
+      next = edge.last + 1;
+    }
+    if (next < 256) edges.push_back(GraphEdge::bytes(static_cast<uint8_t>(next), 255, outside));
+    state.edges = std::move(edges);
+  }
+  return result;
+}
+
+bool accepts_text(const StateGraph& graph, std::string_view text) {
+  std::set<int32_t> states{graph.start};
+  for (char c : text) {
+    const auto byte = static_cast<uint8_t>(c);
+    std::set<int32_t> next;
+    for (int32_t state : states) {
+      for (const GraphEdge& edge : graph.state(state).edges) {
+        if (edge.kind == Kind::kBytes && edge.first <= byte && byte <= edge.last) next.insert(edge.target);
+      }
+    }
+    states = std::move(next);
+  }
+  return std::any_of(states.begin(), states.end(), [&](int32_t state) { return graph.state(state).is_final; });
+}
+
 bool accepts_nothing(const StateGraph& without_dead_states) {
   const GraphState& start = without_dead_states.state(without_dead_states.start);
   return !start.is_final && start.edges.empty();

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
+#include <string_view>
 #include <vector>
 
 namespace quire::grammar_internal {
@@ -58,6 +58,10 @@ StateGraph join_equal_ends(const StateGraph& graph);
 
 // What both accept. Bytes only. Nothing above max_states.
 std::optional<StateGraph> intersect(const StateGraph& a, const StateGraph& b, size_t max_states);
+// What the graph does not accept, of all byte strings. Bytes only. Nothing above max_states.
+std::optional<StateGraph> complement(const StateGraph& graph, size_t max_states);
+// Of a graph without empty edges, bytes only.
+bool accepts_text(const StateGraph& graph, std::string_view text);
 bool accepts_nothing(const StateGraph& without_dead_states);
 
 // The bytes of UTF-8 for the code points first to last (no surrogates inside), between two states.
