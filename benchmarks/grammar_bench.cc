@@ -1,0 +1,141 @@
+// Times structured output over a real vocabulary: compiling, the first mask at each step of a sample answer, and masks
+// once the token sets are there. Run by hand:
+//   grammar_bench TOKENIZER_JSON CASES_JSONL [MASKS_FILE]
+// A case is a line {"name", "kind": schema|regex|ebnf|object, "source", "text"}; the text is the sample answer, which
+// is cut into tokens. MASKS_FILE gets every mask, for comparing with other engines (tools/goldens/compare_grammar.py).
+#include <algorithm>
+#include <boost/json.hpp>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "text/grammar.h"
+#include "text/grammar_matcher.h"
+#include "text/grammar_vocabulary.h"
+#include "text/tokenizer.h"
+
+namespace quire {
+namespace {
+
+namespace json = boost::json;
+using Clock = std::chrono::steady_clock;
+
+double microseconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
+}
+
+std::string read_file(const char* path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+double quantile(std::vector<double> values, double q) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  return values[static_cast<size_t>(q * static_cast<double>(values.size() - 1))];
+}
+
+Result<Grammar::Ptr> compile(const std::string& kind, const std::string& source, bool is_compact) {
+  JsonSchemaOptions options;
+  if (is_compact) options.whitespace = JsonWhitespace::kCompact;
+  if (kind == "schema") return Grammar::from_json_schema(source, options);
+  if (kind == "regex") return Grammar::from_regex(source);
+  if (kind == "ebnf") return Grammar::from_ebnf(source);
+  if (kind == "object") return Grammar::from_any_json_object();
+  return invalid_argument("unknown kind of case: " + kind);
+}
+
+struct Times {
+  std::vector<double> masks, accepts;
+};
+
+// One walk along the sample. False where the sample is not of the grammar.
+bool walk(const Grammar::Ptr& grammar, const GrammarVocabulary::Ptr& vocabulary, const std::vector<int32_t>& tokens,
+          int32_t end_id, Times& times, std::ofstream* masks) {
+  const auto matcher = GrammarMatcher::create(grammar, vocabulary, {end_id});
+  std::vector<uint32_t> mask(vocabulary->num_mask_words());
+  for (size_t i = 0; i <= tokens.size(); ++i) {
+    Clock::time_point begin = Clock::now();
+    matcher->fill_mask(mask);
+    times.masks.push_back(microseconds_since(begin));
+    if (masks != nullptr) {
+      masks->write(reinterpret_cast<const char*>(mask.data()), static_cast<std::streamsize>(mask.size() * 4));
+    }
+    begin = Clock::now();
+    if (i < tokens.size() && !matcher->accept(tokens[i])) return false;
+    times.accepts.push_back(microseconds_since(begin));
+  }
+  return matcher->may_end();
+}
+
+int run(int argc, char** argv) {
+  if (argc < 3) {
+    std::fprintf(stderr, "usage: grammar_bench TOKENIZER_JSON CASES_JSONL [MASKS_FILE]\n");
+    return 2;
+  }
+  auto tokenizer = Tokenizer::create_from_json(read_file(argv[1]), "");
+  if (!tokenizer.is_ok()) {
+    std::fprintf(stderr, "%s\n", tokenizer.status().message().c_str());
+    return 1;
+  }
+  Clock::time_point begin = Clock::now();
+  const GrammarVocabulary::Ptr vocabulary = GrammarVocabulary::create(*tokenizer.value()).value();
+  std::printf("vocabulary: %d tokens, %zu tree nodes, %.1f ms, %.1f MB\n", vocabulary->num_tokens(),
+              vocabulary->num_nodes(), microseconds_since(begin) / 1000,
+              static_cast<double>(vocabulary->num_bytes()) / 1e6);
+  std::ofstream masks_file;
+  if (argc > 3) masks_file.open(argv[3], std::ios::binary);
+  const int32_t end_id = tokenizer.value()->eos_id();
+  std::printf("%-22s %9s %7s | first walk, us: %8s %8s %8s | again, us: %8s %8s %8s %8s | %7s\n", "case", "compile ms",
+              "states", "median", "p99", "max", "median", "mean", "p99", "max", "MB");
+  std::istringstream lines(read_file(argv[2]));
+  std::vector<double> all;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.empty()) continue;
+    const json::value fields = json::parse(line);
+    const std::string name(fields.at("name").as_string()), kind(fields.at("kind").as_string());
+    const std::string source(fields.at("source").as_string()), text(fields.at("text").as_string());
+    begin = Clock::now();
+    const auto grammar = compile(kind, source, false);
+    const double compile_us = microseconds_since(begin);
+    if (!grammar.is_ok()) {
+      std::printf("%-22s refused: %s\n", name.c_str(), grammar.status().message().c_str());
+      continue;
+    }
+    const std::vector<int32_t> tokens =
+        tokenizer.value()->encode(text, {.adds_bos_eos = false, .recognizes_special = false}).value();
+    Times first, again;
+    if (masks_file.is_open()) {
+      std::string header = json::serialize(
+          json::value{{"name", name}, {"tokens", json::value_from(tokens)}, {"words", vocabulary->num_mask_words()}});
+      masks_file << header << "\n";
+    }
+    if (!walk(grammar.value(), vocabulary, tokens, end_id, first, masks_file.is_open() ? &masks_file : nullptr)) {
+      std::printf("%-22s the sample is not of the grammar (after %zu of %zu tokens)\n", name.c_str(),
+                  first.accepts.size(), tokens.size());
+    }
+    for (int i = 0; i < 20; ++i) walk(grammar.value(), vocabulary, tokens, end_id, again, nullptr);
+    double sum = 0;
+    for (double us : again.masks) sum += us;
+    all.insert(all.end(), again.masks.begin(), again.masks.end());
+    std::printf("%-22s %9.2f %7d | %23.1f %8.1f %8.1f | %20.1f %8.1f %8.1f %8.1f | %7.2f\n", name.c_str(),
+                compile_us / 1000, grammar.value()->num_states(), quantile(first.masks, 0.5),
+                quantile(first.masks, 0.99), quantile(first.masks, 1), quantile(again.masks, 0.5),
+                sum / static_cast<double>(again.masks.size()), quantile(again.masks, 0.99), quantile(again.masks, 1),
+                static_cast<double>(grammar.value()->num_bytes()) / 1e6);
+  }
+  std::printf("all again: median %.1f us, p99 %.1f us, max %.1f us\n", quantile(all, 0.5), quantile(all, 0.99),
+              quantile(all, 1));
+  return 0;
+}
+
+}  // namespace
+}  // namespace quire
+
+int main(int argc, char** argv) {
+  return quire::run(argc, argv);
+}
