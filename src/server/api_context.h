@@ -13,7 +13,6 @@
 #include "server/server_metrics.h"
 #include "server/text_frontend.h"
 #include "server/text_pool.h"
-#include "text/answer_format.h"
 #include "text/grammar_cache.h"
 #include "text/grammar_vocabulary.h"
 
@@ -28,8 +27,8 @@ struct ApiContext {
   std::vector<std::string> model_names;  // the first is told where a request names none
   ApiLimits limits = {};
   Pooling pooling = Pooling::kLast;  // of /v1/embeddings
+  int64_t embedding_size = 0;        // the model's hidden size
 
-  AnswerFormat answer_format{nullptr, nullptr};
   GrammarVocabulary::Ptr grammar_vocabulary = nullptr;  // null: answers of a certain form are refused
   GrammarCache* grammars = nullptr;
   std::vector<int32_t> end_token_ids = {};  // what may end an answer where its grammar may end

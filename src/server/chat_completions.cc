@@ -239,7 +239,7 @@ ApiResult<GenerationPlan> read_chat(const ApiContext& context, const HttpExchang
   }
   constexpr size_t kEndBytes = 8192;
   const std::string& prompt_text = rendered.value().text;
-  const AnswerStart start = context.answer_format.start_of_answer(
+  const AnswerStart start = context.text.answer_format().start_of_answer(
       std::string_view(prompt_text).substr(prompt_text.size() - std::min(prompt_text.size(), kEndBytes)));
 
   GenerationPlan plan;
@@ -265,7 +265,9 @@ ApiResult<GenerationPlan> read_chat(const ApiContext& context, const HttpExchang
   plan.text.includes_stop_string = request.includes_stop_string;
   plan.text.skips_special = request.skips_special_tokens;
   plan.text.has_logprobs = writer.has_logprobs;
-  plan.text.is_marker = [format = &context.answer_format](std::string_view piece) { return format->is_marker(piece); };
+  plan.text.is_marker = [format = &context.text.answer_format()](std::string_view piece) {
+    return format->is_marker(piece);
+  };
   plan.stream = request.stream;
   plan.priority = request.priority;
   plan.cache_salt = std::move(request.cache_salt);
@@ -273,7 +275,8 @@ ApiResult<GenerationPlan> read_chat(const ApiContext& context, const HttpExchang
 
   AnswerGrammarInput grammar;
   grammar.tools = *tools;
-  grammar.choice = to_tool_choice(request.tool_choice, request.has_parallel_tool_calls);
+  const bool is_parallel = request.has_parallel_tool_calls && !context.text.template_traits().takes_one_call;
+  grammar.choice = to_tool_choice(request.tool_choice, is_parallel);
   grammar.content = to_content_rule(request.structure);
   grammar.start = start;
   Result<std::unique_ptr<TokenConstraint>> constraint = make_answer_constraint(context, grammar);
@@ -281,7 +284,7 @@ ApiResult<GenerationPlan> read_chat(const ApiContext& context, const HttpExchang
     return to_api_error(constraint.status(), request.structure.field.empty() ? "tools" : request.structure.field);
   }
   plan.constraint = std::move(constraint).value();
-  plan.writer = std::make_unique<ChatWriter>(context.text.tokenizer(), context.answer_format, std::move(writer));
+  plan.writer = std::make_unique<ChatWriter>(context.text.tokenizer(), context.text.answer_format(), std::move(writer));
   return plan;
 }
 

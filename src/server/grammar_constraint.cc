@@ -161,8 +161,9 @@ Result<std::unique_ptr<TokenConstraint>> make_answer_constraint(const ApiContext
                                                                 const AnswerGrammarInput& input) {
   if (input.tools.empty() && input.content.kind == ContentRule::Kind::kAny) return std::unique_ptr<TokenConstraint>();
   CHECK(context.grammars != nullptr);
-  ASSIGN_OR_RETURN(Grammar::Ptr grammar,
-                   context.grammars->get(key_of(input), [&] { return answer_grammar(context.answer_format, input); }));
+  ASSIGN_OR_RETURN(Grammar::Ptr grammar, context.grammars->get(key_of(input), [&] {
+    return answer_grammar(context.text.answer_format(), input);
+  }));
   return constrain(context, std::move(grammar));
 }
 

@@ -71,14 +71,19 @@ int64_t local_now_seconds() {
 }
 
 Result<std::unique_ptr<TextFrontend>> TextFrontend::create(std::unique_ptr<Tokenizer> tokenizer,
-                                                           const std::optional<std::string>& chat_template) {
+                                                           const std::optional<std::string>& chat_template,
+                                                           const Parsers& parsers) {
   std::unique_ptr<TextFrontend> frontend(new TextFrontend());
   frontend->tokenizer_ = std::move(tokenizer);
   if (chat_template.has_value()) {
     auto parsed = ChatTemplate::create(*chat_template);
     if (!parsed.is_ok()) return parsed.status().with_context("the chat template");
     frontend->template_ = std::move(parsed).value();
+    frontend->traits_ =
+        TemplateTraits::probe(*frontend->template_, *chat_template, special_token_strings(*frontend->tokenizer_));
   }
+  ASSIGN_OR_RETURN(frontend->answer_format_, AnswerFormat::create(parsers.tools, parsers.reasoning,
+                                                                  chat_template.value_or(""), *frontend->tokenizer_));
   return frontend;
 }
 
@@ -99,7 +104,6 @@ Result<RenderedPrompt> TextFrontend::render_chat(const json::object& conversatio
   TemplateInput input;
   input.now_seconds = local_now_seconds();
   ASSIGN_OR_RETURN(const jinja::Value message_values, to_template_value(*messages));
-  input.variables.emplace_back("messages", trust_known_roles(message_values));
   json::object variables{{"tools", nullptr}, {"documents", nullptr}, {"add_generation_prompt", true}};
   for (auto& [key, value] : variables) {
     if (const json::value* given = conversation.if_contains(key)) value = *given;
@@ -112,7 +116,13 @@ Result<RenderedPrompt> TextFrontend::render_chat(const json::object& conversatio
       variables[key] = value;
     }
   }
+  ASSIGN_OR_RETURN(const jinja::Value tool_values, to_template_value(variables["tools"]));
+  ASSIGN_OR_RETURN(ToolConversation prepared,
+                   prepare_conversation(traits_, answer_format_.tools(), message_values, tool_values));
+  input.variables.emplace_back("messages", trust_known_roles(prepared.messages));
+  input.variables.emplace_back("tools", std::move(prepared.tools));
   for (const auto& [key, value] : variables) {
+    if (key == "tools") continue;
     ASSIGN_OR_RETURN(jinja::Value variable, to_template_value(value));
     input.variables.emplace_back(std::string(key), std::move(variable));
   }

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "base/status.h"
+#include "text/answer_format.h"
+#include "text/answer_messages.h"
 #include "text/chat_template.h"
 #include "text/detokenizer.h"
 #include "text/stop_strings.h"
@@ -19,12 +21,24 @@ namespace quire {
 
 class TextFrontend {
  public:
+  // How the model writes tool calls and thinking: names of formats, "auto" (found out) or "none".
+  struct Parsers {
+    std::string tools = "auto";
+    std::string reasoning = "auto";
+  };
   // `chat_template` is Jinja source; none: conversations are refused, plain prompts work.
   static Result<std::unique_ptr<TextFrontend>> create(std::unique_ptr<Tokenizer> tokenizer,
-                                                      const std::optional<std::string>& chat_template);
+                                                      const std::optional<std::string>& chat_template,
+                                                      const Parsers& parsers);
+  static Result<std::unique_ptr<TextFrontend>> create(std::unique_ptr<Tokenizer> tokenizer,
+                                                      const std::optional<std::string>& chat_template) {
+    return create(std::move(tokenizer), chat_template, Parsers());
+  }
 
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   bool has_chat_template() const { return template_ != nullptr; }
+  const AnswerFormat& answer_format() const { return answer_format_; }
+  const TemplateTraits& template_traits() const { return traits_; }
 
   // A raw prompt: special tokens in it are recognised, BOS is put in front where the model asks for it.
   Result<std::vector<int32_t>> encode_text(std::string_view text) const;
@@ -43,6 +57,8 @@ class TextFrontend {
 
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<ChatTemplate> template_;
+  TemplateTraits traits_;  // what the template wants of conversations with tools
+  AnswerFormat answer_format_{nullptr, nullptr};
 };
 
 // bos_token, eos_token and their kin: texts of the vocabulary's own that templates write.

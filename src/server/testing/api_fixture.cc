@@ -60,6 +60,7 @@ ApiFixture::ApiFixture() {
                                                      .pool = *pool_,
                                                      .metrics = metrics_.get(),
                                                      .model_names = {"tiny", "other-name"},
+                                                     .embedding_size = 4,
                                                      .grammars = &grammars_,
                                                      .end_token_ids = {kTokenEnd}});
 }
