@@ -128,6 +128,7 @@ class TaggedParametersReader {
   PartStep add_value(char byte);
   void begin_parameter(std::string_view key, TypeSet types);
   void write_text(std::string_view text);
+  void follow_json(char byte);
   void end_value();
 
   CallState* call_;
@@ -138,7 +139,9 @@ class TaggedParametersReader {
   std::string value_;       // of a value that is not written as it comes
   std::string line_break_;  // held: it may be the last before the closing tag
   TypeSet value_types_ = kAnyType;
-  bool is_streamed_ = false;  // the value is text and goes out as it comes
+  bool is_streamed_ = false;   // the value is text and goes out as it comes
+  bool follows_json_ = false;  // the value can only be JSON, and is until now
+  JsonScanner json_;
   bool is_at_start_ = false;  // of the value
   bool has_parameters_ = false;
 };

@@ -271,6 +271,12 @@ std::string_view CallReader::closer() const {
   return {};
 }
 
+bool CallReader::is_parameter_marker(std::string_view piece) const {
+  const ParameterSyntax& syntax = call_.syntax->parameters;
+  return piece == syntax.key_open || piece == syntax.key_close || piece == syntax.value_open ||
+         piece == syntax.value_close || piece == syntax.key_close_text || piece == syntax.key_close_json;
+}
+
 // Broken arguments go out as they are, up to what ends the call.
 CallReader::Step CallReader::add_raw(char byte) {
   const std::string_view end = closer();
@@ -354,6 +360,10 @@ CallReader::Step CallReader::add_special(std::string_view piece) {
     } else if (element.kind == Kind::kNumber || element.kind == Kind::kCallId) {
       const std::string& word = element.kind == Kind::kNumber ? call_.number : call_.id;
       if (word.empty() && !element.is_optional) return fault(piece, true);
+    } else if (element.kind == Kind::kParameters && is_parameter_marker(piece)) {
+      for (const char byte : piece)
+        if (const Step step = add_part(byte); step != Step::kMore) return step;
+      return Step::kMore;
     } else if (element.kind != Kind::kSpace) {
       // In the middle of the arguments: they end here.
       const bool are_parameters = element.kind == Kind::kParameters;

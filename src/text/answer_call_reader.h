@@ -69,6 +69,7 @@ class CallReader {
     num_raw_bytes_ = 0;
   }
   bool is_tail() const { return are_arguments_read_ || mode_ == Mode::kClosing; }
+  bool is_parameter_marker(std::string_view piece) const;
   // The next text of the call behind the arguments; empty: there is none.
   std::string_view closer() const;
 

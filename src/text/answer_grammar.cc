@@ -109,9 +109,33 @@ std::vector<std::string> call_beginnings(const ToolSyntax& syntax, std::span<con
   return beginnings;
 }
 
-// Text that begins with none of these (all ASCII). `taken` bytes of them stand already.
+// Text in which no marker occurs, as parts that tell its first character.
+struct FreeText {
+  Node any;                                              // none at all, or any such text
+  std::vector<std::pair<char32_t, Node>> from_first_of;  // such a text that begins with the first character of a marker
+};
+
+// Such a text that begins with none of the characters.
+Node text_from_other_character(GrammarBuilder& builder, std::vector<GrammarBuilder::CodePointRange> characters,
+                               const FreeText& free) {
+  const size_t num_characters = characters.size();
+  const auto is_excluded = [&](char32_t character) {
+    return std::any_of(characters.begin(), characters.begin() + static_cast<std::ptrdiff_t>(num_characters),
+                       [&](const auto& range) { return range.first == character; });
+  };
+  std::vector<Node> ways;
+  for (const auto& [character, text] : free.from_first_of) {
+    if (is_excluded(character)) continue;
+    ways.push_back(text);
+  }
+  for (const auto& [character, text] : free.from_first_of) characters.push_back({character, character});
+  ways.push_back(builder.sequence({builder.character(characters, true), free.any}));
+  return builder.alternatives(ways);
+}
+
+// Text that begins with none of these (all ASCII), of which `taken` bytes stand already.
 Node text_beginning_otherwise(GrammarBuilder& builder, const std::vector<std::string>& beginnings, size_t taken,
-                              Node any_further_text) {
+                              const FreeText& free) {
   std::vector<GrammarBuilder::CodePointRange> next;
   std::vector<Node> ways = {builder.empty()};
   for (const std::string& beginning : beginnings) {
@@ -121,15 +145,35 @@ Node text_beginning_otherwise(GrammarBuilder& builder, const std::vector<std::st
     std::vector<std::string> same;
     for (const std::string& other : beginnings)
       if (other[taken] == beginning[taken]) same.push_back(other);
-    // Whichever of them is complete here, the answer would be a call.
+    // Where one of them is complete, the text has begun so.
     const bool is_complete =
         std::any_of(same.begin(), same.end(), [&](const std::string& other) { return other.size() == taken + 1; });
     if (is_complete) continue;
-    ways.push_back(builder.sequence({builder.literal(std::string(1, beginning[taken])),
-                                     text_beginning_otherwise(builder, same, taken + 1, any_further_text)}));
+    ways.push_back(builder.sequence(
+        {builder.literal(std::string(1, beginning[taken])), text_beginning_otherwise(builder, same, taken + 1, free)}));
   }
-  ways.push_back(builder.sequence({builder.character(next, true), any_further_text}));
+  ways.push_back(text_from_other_character(builder, next, free));
   return builder.alternatives(ways);
+}
+
+// Markers whose first character stands in them only once, as in all there are.
+FreeText make_free_text(GrammarBuilder& builder, const std::vector<std::string>& markers) {
+  FreeText free;
+  free.any = builder.text_without(markers);
+  for (const std::string& marker : markers) {
+    const char32_t first = static_cast<unsigned char>(marker[0]);
+    const bool is_new = std::none_of(free.from_first_of.begin(), free.from_first_of.end(),
+                                     [&](const auto& entry) { return entry.first == first; });
+    if (is_new) free.from_first_of.emplace_back(first, builder.declare_rule("text from a marker's first character"));
+  }
+  for (const auto& [first, rule] : free.from_first_of) {
+    std::vector<std::string> same;
+    for (const std::string& marker : markers)
+      if (static_cast<unsigned char>(marker[0]) == first) same.push_back(marker);
+    builder.define_rule(rule, builder.sequence({builder.literal(same[0].substr(0, 1)),
+                                                text_beginning_otherwise(builder, same, 1, free)}));
+  }
+  return free;
 }
 
 bool is_ascii(const std::vector<std::string>& texts) {
@@ -145,10 +189,12 @@ Node write_free_answer(GrammarBuilder& builder, const ToolSyntax& syntax, std::s
   std::vector<std::string> markers = call_markers(syntax);
   markers.insert(markers.end(), other_markers.begin(), other_markers.end());
   const std::vector<std::string> beginnings = call_beginnings(syntax, tools);
-  const Node text = builder.text_without(markers);
-  if (beginnings.empty()) return builder.sequence({text, builder.optional(calls)});
-  if (!is_ascii(beginnings)) return builder.alternatives({calls, text});
-  return builder.alternatives({calls, text_beginning_otherwise(builder, beginnings, 0, text)});
+  if (beginnings.empty()) return builder.sequence({builder.text_without(markers), builder.optional(calls)});
+  if (!is_ascii(beginnings) || !is_ascii(markers)) {
+    return builder.alternatives({calls, builder.text_without(markers)});
+  }
+  return builder.alternatives(
+      {calls, text_beginning_otherwise(builder, beginnings, 0, make_free_text(builder, markers))});
 }
 
 // What may come before the answer proper.

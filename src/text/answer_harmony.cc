@@ -43,7 +43,9 @@ HarmonyReader::HarmonyReader(const AnswerFormat& format, const std::vector<ToolS
 
 void HarmonyReader::add(std::string_view text) {
   for (const char byte : text) {
-    if (has_special_markers_) {
+    // Inside an object, what spells a marker is part of a string.
+    const bool is_in_object = mode_ == Mode::kBody && body_ == Body::kCall && call_.has_begun && !is_call_whole_;
+    if (has_special_markers_ || is_in_object) {
       add_byte(byte);
       continue;
     }

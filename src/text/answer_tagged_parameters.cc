@@ -19,7 +19,11 @@ void TaggedParametersReader::end() {
 }
 
 void TaggedParametersReader::cut_off() {
-  if (state_ != State::kValue || !is_streamed_) return;
+  if (state_ != State::kValue) return;
+  if (!is_streamed_) {
+    if (follows_json_) call_->writer->add_arguments(value_);
+    return;
+  }
   write_text(line_break_);
   write_text(held_);
 }
@@ -110,6 +114,8 @@ void TaggedParametersReader::begin_parameter(std::string_view key, TypeSet types
   has_parameters_ = true;
   value_types_ = types;
   is_streamed_ = types == kStringType;
+  follows_json_ = (types & kStringType) == 0;
+  json_.reset();
   if (is_streamed_) json += '"';
   call_->writer->add_arguments(json);
   held_.clear();
@@ -142,6 +148,12 @@ void TaggedParametersReader::write_text(std::string_view text) {
 PartStep TaggedParametersReader::add_value(char byte) {
   const ParameterSyntax& syntax = call_->syntax->parameters;
   const bool strips_breaks = !syntax.space_around_value.empty();
+  if (follows_json_ && json_.is_in_string()) {
+    // What spells the closing tag here is part of a string.
+    follow_json(byte);
+    write_text(std::string_view(&byte, 1));
+    return PartStep::kMore;
+  }
   held_.push_back(byte);
   if (held_ == syntax.value_close) {
     end_value();
@@ -157,6 +169,7 @@ PartStep TaggedParametersReader::add_value(char byte) {
       continue;
     }
     is_at_start_ = false;
+    follow_json(first);
     write_text(line_break_);
     line_break_.clear();
     if (strips_breaks && first == '\n') {
@@ -166,6 +179,11 @@ PartStep TaggedParametersReader::add_value(char byte) {
     }
   }
   return PartStep::kMore;
+}
+
+void TaggedParametersReader::follow_json(char byte) {
+  const JsonScanner::Step step = follows_json_ ? json_.add(byte) : JsonScanner::Step::kMore;
+  if (step != JsonScanner::Step::kMore) follows_json_ = false;
 }
 
 void TaggedParametersReader::end_value() {
