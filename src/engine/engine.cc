@@ -7,6 +7,7 @@
 
 #include "engine/active_request.h"
 #include "engine/model_runner.h"
+#include "engine/parallel_sampler.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
 
@@ -128,6 +129,10 @@ Status Engine::init() {
   const int64_t num_token_ids =
       options_.num_token_ids > 0 ? std::min(options_.num_token_ids, model_config.vocab_size) : model_config.vocab_size;
   sampler_ = std::make_unique<Sampler>(model_config.vocab_size, num_token_ids);
+  if (options_.num_sampling_threads > 1) {
+    parallel_sampler_ =
+        std::make_unique<ParallelSampler>(options_.num_sampling_threads, model_config.vocab_size, num_token_ids);
+  }
 
   limits_.vocab_size = num_token_ids;
   limits_.max_model_len = plan.max_model_len;
@@ -247,12 +252,14 @@ Status Engine::step() {
     if (row.num_tokens == 1 && row.first_position >= row.sequence->num_prompt_tokens) ++num_decode_tokens;
   }
 
+  sample_ahead(plan, output.logits, output.token_ids);
   is_in_step_ = true;
-  for (const StepRow& row : plan.rows) {
+  for (size_t r = 0; r < plan.rows.size(); ++r) {
+    const StepRow& row = plan.rows[r];
     if (row.sequence->pooling != Pooling::kNone) {
       read_hidden(row, output.hidden);
     } else if (row.num_logit_rows > 0) {
-      read_logits(row, output.logits, output.token_ids);
+      read_logits(row, output.logits, std::move(samples_[r]));
     }
   }
   is_in_step_ = false;

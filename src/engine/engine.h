@@ -15,6 +15,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -22,16 +23,17 @@
 #include "engine/memory_plan.h"
 #include "engine/preemption.h"
 #include "engine/request.h"
+#include "engine/sampler.h"
 #include "models/model.h"
 #include "ops/ops.h"
 
 namespace quire {
 
 class ModelRunner;
+class ParallelSampler;
 class PagePool;
 class PrefixCache;
 struct ActiveRequest;
-class Sampler;
 struct SampleCall;
 class Scheduler;
 class SwapSpace;
@@ -58,7 +60,9 @@ struct EngineOptions {
   // Token ids that the tokenizer knows: those at or above are neither accepted nor sampled. 0: all rows of the
   // embedding.
   int64_t num_token_ids = 0;
-  int max_n = 128;  // and at most max_num_seqs
+  int num_sampling_threads = 1;  // of the host, the caller's included
+  std::string model_hash;        // of the model's contents; needed only for keeping the prefix cache in a file
+  int max_n = 128;               // and at most max_num_seqs
   int max_logprobs = 20;
 };
 
@@ -130,6 +134,11 @@ class Engine {
   void reset_stats();
   const MemoryPlan& memory_plan() const;
   const RequestLimits& limits() const { return limits_; }
+  // The kept prefixes to a file, and back from it into pages that are free. Between steps. What is not of this very
+  // model and these settings, or is damaged, is refused with the reason, and nothing of it is taken. load returns the
+  // number of tokens; kNotFound: there is no such file. Both need EngineOptions::model_hash.
+  Status save_prefix_cache(const std::string& path);
+  Result<int64_t> load_prefix_cache(const std::string& path);
   // Forgets all kept prefixes (those in use stay with their owners).
   void clear_prefix_cache();
 
@@ -141,17 +150,21 @@ class Engine {
   void note_scheduled(const StepPlan& plan, Clock::time_point now);
   double useful_share();
 
+  // engine_prefix_file.cc
+  std::string prefix_file_key() const;
+  Status load_prefix_entries(class PrefixFileReader& reader, int64_t* num_tokens);
+
   // engine_output.cc: from a step's logits to events, and the ends of requests
   void plan_sampling(const StepPlan& plan);
   SampleCall sample_call(const ActiveRequest& request, const Sequence& sequence, std::span<const float> logits) const;
   // `drawn`: the tokens that the device has drawn, a logit row each.
-  void read_logits(const StepRow& row, std::span<const float> logits, std::span<const int32_t> drawn);
+  void sample_ahead(const StepPlan& plan, std::span<const float> logits, std::span<const int32_t> drawn);
+  void read_logits(const StepRow& row, std::span<const float> logits, std::optional<Result<Sample>> sample);
   void read_hidden(const StepRow& row, std::span<const float> hidden);
   void finish_embedding(ActiveRequest& request, Sequence& sequence);
   Status read_prompt_logprobs(ActiveRequest& request, const StepRow& row, std::span<const float> logits);
   void fork_choices(ActiveRequest& request, Sequence& sequence);
-  void sample_choice(ActiveRequest& request, Sequence& sequence, std::span<const float> logits,
-                     std::optional<int32_t> drawn = {});
+  void sample_choice(ActiveRequest& request, Sequence& sequence, Result<Sample> sample);
   void fail(ActiveRequest& request, Sequence& sequence, const Status& status);
   void emit(ActiveRequest& request, TokenEvent& event);
   void end_choice(ActiveRequest& request, int choice_index, FinishReason reason, const Status& error = {});
@@ -174,6 +187,7 @@ class Engine {
   std::unique_ptr<SwapSpace> swap_space_;  // may be null
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<Sampler> sampler_;
+  std::unique_ptr<ParallelSampler> parallel_sampler_;  // null: one thread
   std::unordered_map<RequestId, std::unique_ptr<ActiveRequest>> requests_;
   struct Ending {
     RequestId request_id;
@@ -187,12 +201,15 @@ class Engine {
   RequestId next_request_id_ = 1;
   uint64_t seed_source_ = 0;  // of requests without a seed
   EngineStats stats_;
-  std::vector<SamplingRow> sampling_rows_;  // of the step: a logit row each
-  std::vector<uint8_t> is_drawn_;           // whether the device draws from that row
-  std::vector<int> host_logit_rows_;        // the others
-  std::vector<Sequence*> forked_;           // scratch
-  std::vector<float> embedding_;            // likewise
-  std::vector<int64_t> page_marks_;         // per page: the step that counted it last
+  std::vector<SamplingRow> sampling_rows_;              // of the step: a logit row each
+  std::vector<uint8_t> is_drawn_;                       // whether the device draws from that row
+  std::vector<int> host_logit_rows_;                    // the others
+  std::vector<std::optional<Result<Sample>>> samples_;  // of the plan's rows: what has been sampled of it already
+  std::vector<SampleCall> sample_calls_;                // of the rows that are sampled side by side
+  std::vector<std::optional<Result<Sample>>*> sample_targets_;
+  std::vector<Sequence*> forked_;    // scratch
+  std::vector<float> embedding_;     // likewise
+  std::vector<int64_t> page_marks_;  // per page: the step that counted it last
 };
 
 }  // namespace quire

@@ -92,6 +92,7 @@ class EngineLoopTest : public ::testing::Test {
     options.max_num_batched_tokens = 32;
     options.page_size = 8;
     options.compute = Compute::kF32;
+    options.num_sampling_threads = 2;
     options.kv_cache_memory_bytes = int64_t{400} * 8 * 2 * 8 * 4;
     engine = Engine::create(*ops, model, options).value();
     model.in_step = [this] { gate.pass(); };

@@ -4,6 +4,7 @@
 
 #include "engine/active_request.h"
 #include "engine/engine.h"
+#include "engine/parallel_sampler.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
 
@@ -33,7 +34,7 @@ std::span<const float> Engine::logit_row(std::span<const float> logits, int row)
   return logits.subspan(static_cast<size_t>(row) * vocab_size, vocab_size);
 }
 
-void Engine::read_logits(const StepRow& row, std::span<const float> logits, std::span<const int32_t> drawn) {
+void Engine::read_logits(const StepRow& row, std::span<const float> logits, std::optional<Result<Sample>> sample) {
   Sequence& sequence = *row.sequence;
   ActiveRequest* const request = &owner_of(sequence);
   if (sequence.next_prompt_logit < sequence.num_prompt_tokens - 1) {
@@ -43,15 +44,11 @@ void Engine::read_logits(const StepRow& row, std::span<const float> logits, std:
       return;
     }
   }
-  const int last_row = row.first_logit_row + row.num_logit_rows - 1;
-  std::optional<int32_t> token;
-  if (!drawn.empty() && is_drawn_[static_cast<size_t>(last_row)] != 0) token = drawn[static_cast<size_t>(last_row)];
+  const std::span<const float> last = logit_row(logits, row.first_logit_row + row.num_logit_rows - 1);
   if (row.end_position() < sequence.num_tokens()) {
     // Others wait for the pages that it has computed so far: they are theirs if they are good.
-    Status seen = token.has_value() && *token < 0 ? Sampler::not_numbers() : ok_status();
-    if (!token.has_value()) {
-      seen = sampler_->logprobs_of(logit_row(logits, last_row), sequence.token_ids.front(), 0).status();
-    }
+    const Status seen =
+        sample.has_value() ? sample->status() : sampler_->logprobs_of(last, sequence.token_ids.front(), 0).status();
     if (!seen.is_ok()) {
       fail(*request, sequence, seen);
       return;
@@ -63,16 +60,45 @@ void Engine::read_logits(const StepRow& row, std::span<const float> logits, std:
     end_all(request->id, FinishReason::kLength);
     return;
   }
-  const std::span<const float> last = logit_row(logits, last_row);
   if (sequence.num_seats == 1) {
-    sample_choice(*request, sequence, last, token);
+    if (request->choices[static_cast<size_t>(sequence.choice_index)].is_ending) return;
+    sample_choice(*request, sequence,
+                  sample.has_value() ? std::move(*sample) : sampler_->sample(sample_call(*request, sequence, last)));
     return;
   }
   fork_choices(*request, sequence);
   for (const RequestId id = request->id; Sequence * forked : forked_) {
-    // The request goes with its last choice.
-    if (ActiveRequest* rest = find(id); rest != nullptr) sample_choice(*rest, *forked, last);
+    ActiveRequest* const rest = find(id);
+    if (rest == nullptr) return;  // the request goes with its last choice
+    if (rest->choices[static_cast<size_t>(forked->choice_index)].is_ending) continue;
+    sample_choice(*rest, *forked, sampler_->sample(sample_call(*rest, *forked, last)));
   }
+}
+
+// Rows do not depend on each other, so their samples are made before any is told of: those that the device has drawn,
+// and side by side those of other rows with one choice. The rest is sampled when it is read.
+void Engine::sample_ahead(const StepPlan& plan, std::span<const float> logits, std::span<const int32_t> drawn) {
+  samples_.clear();
+  samples_.resize(plan.rows.size());
+  sample_calls_.clear();
+  sample_targets_.clear();
+  for (size_t r = 0; r < plan.rows.size(); ++r) {
+    const StepRow& row = plan.rows[r];
+    const Sequence& sequence = *row.sequence;
+    if (row.num_logit_rows == 0 || sequence.pooling != Pooling::kNone) continue;
+    const int last_row = row.first_logit_row + row.num_logit_rows - 1;
+    if (!drawn.empty() && is_drawn_[static_cast<size_t>(last_row)] != 0) {
+      const int32_t token = drawn[static_cast<size_t>(last_row)];
+      samples_[r] = token >= 0 ? Result<Sample>(Sample{.token_id = token, .logprobs = {}}) : Sampler::not_numbers();
+      continue;
+    }
+    if (parallel_sampler_ == nullptr || sequence.num_seats > 1 || row.end_position() < sequence.num_tokens()) continue;
+    const ActiveRequest& request = owner_of(sequence);
+    if (request.sampling.max_tokens == 0) continue;
+    sample_calls_.push_back(sample_call(request, sequence, logit_row(logits, last_row)));
+    sample_targets_.push_back(&samples_[r]);
+  }
+  if (!sample_calls_.empty()) parallel_sampler_->sample(sample_calls_, sample_targets_);
 }
 
 // A row may bring positions that have been read before: after preemption they are computed once more.
@@ -164,20 +190,10 @@ SampleCall Engine::sample_call(const ActiveRequest& request, const Sequence& seq
       .suppressed_token_ids = may_stop ? std::span<const int32_t>() : std::span<const int32_t>(request.stop_tokens)};
 }
 
-void Engine::sample_choice(ActiveRequest& request, Sequence& sequence, std::span<const float> logits,
-                           std::optional<int32_t> drawn) {
+void Engine::sample_choice(ActiveRequest& request, Sequence& sequence, Result<Sample> sample) {
   const int choice_index = sequence.choice_index;
-  if (request.choices[static_cast<size_t>(choice_index)].is_ending) return;
   const SamplingParams& sampling = request.sampling;
   const bool may_stop = sequence.num_output_tokens() >= sampling.min_tokens;
-  Result<Sample> sample = Sample{};
-  if (!drawn.has_value()) {
-    sample = sampler_->sample(sample_call(request, sequence, logits));
-  } else if (*drawn >= 0) {
-    sample = Sample{.token_id = *drawn, .logprobs = {}};
-  } else {
-    sample = Sampler::not_numbers();
-  }
   if (!sample.is_ok()) {
     fail(request, sequence, sample.status());
     return;

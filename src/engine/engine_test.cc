@@ -134,6 +134,46 @@ TEST_F(EngineTest, MeasuresTheTokensOfAStep) {
   EXPECT_FALSE(Engine::create(*ops, model, engine_options).is_ok());
 }
 
+// Rows that are sampled side by side give what they give one after the other.
+TEST_F(EngineTest, SamplingThreadsChangeNothing) {
+  std::vector<std::shared_ptr<RecordingSink>> reference;
+  for (const int num_threads : {1, 4}) {
+    EngineOptions engine_options = options();
+    engine_options.num_sampling_threads = num_threads;
+    auto engine = make(engine_options);
+    std::mt19937 same(7);
+    std::vector<std::shared_ptr<RecordingSink>> sinks;
+    for (int i = 0; i < 24; ++i) {
+      SamplingParams sampling = {.n = i % 5 == 0 ? 3 : 1,
+                                 .temperature = i % 3 == 0 ? 0.0f : 1.3f,
+                                 .top_p = i % 4 == 0 ? 0.7f : 1.0f,
+                                 .presence_penalty = i % 2 == 0 ? 0.0f : 1.0f,
+                                 .seed = static_cast<uint64_t>(i),
+                                 .max_tokens = 12,
+                                 .num_logprobs = 2};
+      std::vector<int32_t> prompt = random_tokens(same, 1 + i);
+      if (i == 7) prompt[0] = kPoisonToken;
+      sinks.push_back(add(*engine, prompt, sampling));
+    }
+    run(*engine);
+    if (reference.empty()) {
+      reference = sinks;
+      continue;
+    }
+    for (size_t i = 0; i < sinks.size(); ++i) {
+      ASSERT_EQ(sinks[i]->choices.size(), reference[i]->choices.size());
+      for (size_t c = 0; c < sinks[i]->choices.size(); ++c) {
+        const auto& one = sinks[i]->choices[c];
+        const auto& other = reference[i]->choices[c];
+        EXPECT_EQ(one.token_ids, other.token_ids) << i;
+        EXPECT_EQ(one.finish_reason, i == 7 ? FinishReason::kError : other.finish_reason);
+        ASSERT_EQ(one.logprobs.size(), other.logprobs.size());
+        for (size_t t = 0; t < one.logprobs.size(); ++t) EXPECT_EQ(one.logprobs[t].logprob, other.logprobs[t].logprob);
+      }
+    }
+  }
+}
+
 TEST_F(EngineTest, ChoicesShareThePromptAndDiffer) {
   for (const int prompt_length : {16, 21}) {  // at a page's end, and inside one: the last page is copied
     auto engine = make(options());

@@ -232,6 +232,22 @@ void ModelRunner::copy_pages(OpContext& context, const StepPlan& plan) {
   ops_.copy_pages(context, kv_cache_->base(), page_bytes, page_copies_);
 }
 
+void ModelRunner::read_page(int32_t page, std::span<std::byte> bytes) {
+  CHECK(bytes.size() == static_cast<size_t>(kv_cache_->page_bytes()));
+  OpContext context{*arena_};
+  const char* data = static_cast<const char*>(kv_cache_->base()) + page * kv_cache_->page_bytes();
+  ops_.copy_to_host(context, bytes.data(), data, kv_cache_->page_bytes());
+  ops_.synchronize(context);
+}
+
+void ModelRunner::write_page(int32_t page, std::span<const std::byte> bytes) {
+  CHECK(bytes.size() == static_cast<size_t>(kv_cache_->page_bytes()));
+  OpContext context{*arena_};
+  char* data = static_cast<char*>(kv_cache_->base()) + page * kv_cache_->page_bytes();
+  ops_.copy_to_device(context, data, bytes.data(), kv_cache_->page_bytes());
+  ops_.synchronize(context);
+}
+
 // How fast pages are copied out and in, for the choice between swapping and computing again. The pages hold nothing
 // yet.
 void ModelRunner::measure_swapping() {

@@ -57,6 +57,10 @@ class ModelRunner {
   // Only the copies of a plan without rows; run does them itself.
   void copy_pages(const StepPlan& plan);
 
+  // The bytes of a page of the pool, between steps. For keeping pages on a disk.
+  void read_page(int32_t page, std::span<std::byte> bytes);
+  void write_page(int32_t page, std::span<const std::byte> bytes);
+
   const MemoryPlan& memory_plan() const { return memory_plan_; }
   std::span<const KvGroup> kv_groups() const { return kv_groups_; }
   std::vector<int> group_windows() const;

@@ -19,8 +19,8 @@ namespace quire {
 
 using RequestId = uint64_t;
 
-// Which tokens may come next, for one choice of a request (a grammar, a schema). Called by the sampler on the engine's
-// thread. Bit t % 32 of mask[t / 32] says that token t is allowed.
+// Which tokens may come next, for one choice of a request (a grammar, a schema). Called by the sampler, by one thread
+// at a time: the engine's, or one that samples for it. Bit t % 32 of mask[t / 32] says that token t is allowed.
 class TokenConstraint {
  public:
   virtual ~TokenConstraint() = default;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <unordered_map>
 
 namespace quire {
 
@@ -28,6 +29,7 @@ PrefixCache::PrefixCache(PagePool* pool, int page_size, std::vector<GroupShape> 
   page_entry_.assign(num_pages, -1);
   path_.reserve(num_pages);
   runs_.reserve(num_groups_);
+  new_pages_.reserve(num_groups_);
   for (size_t i = num_pages; i-- > 0;) {
     entries_[i].next = unused_entries_;
     unused_entries_ = static_cast<int32_t>(i);
@@ -119,15 +121,29 @@ bool PrefixCache::is_there(Node node) const {
 
 PrefixCache::Node PrefixCache::insert(const Scope& scope, Node parent, std::span<const int32_t> tokens,
                                       std::span<const PageTable> tables, int64_t index) {
-  CHECK(tokens.size() == static_cast<size_t>(page_size_));
   CHECK(tables.size() == num_groups_);
+  new_pages_.clear();
+  for (const PageTable& table : tables) new_pages_.push_back(table.page(index).page());
+  return insert_pages(scope, parent, tokens);
+}
+
+PrefixCache::Node PrefixCache::insert(const Scope& scope, Node parent, std::span<const int32_t> tokens,
+                                      std::span<const PageRef> pages) {
+  CHECK(pages.size() == num_groups_);
+  new_pages_.clear();
+  for (const PageRef& page : pages) new_pages_.push_back(page.page());
+  return insert_pages(scope, parent, tokens);
+}
+
+// Of new_pages_, which are in use.
+PrefixCache::Node PrefixCache::insert_pages(const Scope& scope, Node parent, std::span<const int32_t> tokens) {
+  CHECK(tokens.size() == static_cast<size_t>(page_size_));
   if (!is_there(parent)) return kGone;
   const uint64_t hash = hash_of(scope, parent.id, tokens);
   int32_t found = find_entry(scope, parent.id, tokens, hash);
   if (found < 0) {
-    const bool has_page = std::any_of(tables.begin(), tables.end(), [&](const PageTable& table) {
-      const PageRef& page = table.page(index);
-      return page.is_given() && page_entry_[static_cast<size_t>(page.page())] < 0;
+    const bool has_page = std::any_of(new_pages_.begin(), new_pages_.end(), [&](int32_t page) {
+      return page >= 0 && page_entry_[static_cast<size_t>(page)] < 0;
     });
     if (!has_page || unused_entries_ < 0) return kGone;
     found = unused_entries_;
@@ -147,15 +163,43 @@ PrefixCache::Node PrefixCache::insert(const Scope& scope, Node parent, std::span
   }
   Entry& entry = entries_[static_cast<size_t>(found)];
   for (size_t g = 0; g < num_groups_; ++g) {
-    const PageRef& page = tables[g].page(index);
-    if (!page.is_given() || page_of(found, g) >= 0) continue;
-    if (page_entry_[static_cast<size_t>(page.page())] >= 0) continue;
-    page_of(found, g) = page.page();
-    page_entry_[static_cast<size_t>(page.page())] = found;
-    pool_->set_cached(page.page());
+    const int32_t page = new_pages_[g];
+    if (page < 0 || page_of(found, g) >= 0) continue;
+    if (page_entry_[static_cast<size_t>(page)] >= 0) continue;
+    page_of(found, g) = page;
+    page_entry_[static_cast<size_t>(page)] = found;
+    pool_->set_cached(page);
     ++entry.num_pages;
   }
   return Node{entry.id, found};
+}
+
+std::vector<PrefixCache::SavedEntry> PrefixCache::saved_entries() const {
+  std::vector<int32_t> order;
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    if (entries_[i].id != 0) order.push_back(static_cast<int32_t>(i));
+  }
+  // A child is inserted after its parent.
+  std::sort(order.begin(), order.end(), [this](int32_t a, int32_t b) {
+    return entries_[static_cast<size_t>(a)].id < entries_[static_cast<size_t>(b)].id;
+  });
+  std::vector<SavedEntry> saved;
+  std::unordered_map<uint64_t, int32_t> index_of_id;
+  for (const int32_t i : order) {
+    const Entry& entry = entries_[static_cast<size_t>(i)];
+    SavedEntry one = {.parent = -1,
+                      .scope = {entry.adapter_id, entry.salt},
+                      .tokens = tokens_of(i),
+                      .pages = std::span(entry_pages_).subspan(static_cast<size_t>(i) * num_groups_, num_groups_)};
+    if (entry.parent_id != 0) {
+      const auto parent = index_of_id.find(entry.parent_id);
+      if (parent == index_of_id.end()) continue;  // it has gone, and nothing leads here any more
+      one.parent = parent->second;
+    }
+    index_of_id[entry.id] = static_cast<int32_t>(saved.size());
+    saved.push_back(one);
+  }
+  return saved;
 }
 
 // The page's contents are no longer known to the cache. The pool is told by the caller.

@@ -53,6 +53,19 @@ class PrefixCache : public PageEvictionListener {
   Node insert(const Scope& scope, Node parent, std::span<const int32_t> tokens, std::span<const PageTable> tables,
               int64_t index);
 
+  // The same for pages that are in no table: one a group, not given where there is none.
+  Node insert(const Scope& scope, Node parent, std::span<const int32_t> tokens, std::span<const PageRef> pages);
+
+  // All that can be found, parents before their children, for keeping it elsewhere. Views are valid until the cache
+  // changes.
+  struct SavedEntry {
+    int32_t parent = -1;  // index of an entry before it; -1: the beginning of a prompt
+    Scope scope;          // of beginnings
+    std::span<const int32_t> tokens;
+    std::span<const int32_t> pages;  // a group each, -1: lost
+  };
+  std::vector<SavedEntry> saved_entries() const;
+
   // Forgets what the tables' pages hold: their contents have turned out to be wrong.
   void forget(std::span<const PageTable> tables);
   void clear();  // forgets everything; pages in use stay with their users
@@ -72,6 +85,7 @@ class PrefixCache : public PageEvictionListener {
     int num_pages = 0;
   };
 
+  Node insert_pages(const Scope& scope, Node parent, std::span<const int32_t> tokens);
   uint64_t hash_of(const Scope& scope, uint64_t parent_id, std::span<const int32_t> tokens) const;
   int32_t find_entry(const Scope& scope, uint64_t parent_id, std::span<const int32_t> tokens, uint64_t hash) const;
   bool is_there(Node node) const;
@@ -93,6 +107,7 @@ class PrefixCache : public PageEvictionListener {
   std::vector<int32_t> page_entry_;    // per page: the entry that it belongs to, or -1
   std::vector<int32_t> path_;          // scratch of find
   std::vector<int64_t> runs_;          // likewise
+  std::vector<int32_t> new_pages_;     // scratch of insert: a group each, -1: none
   int32_t unused_entries_ = -1;
   int num_entries_ = 0;
   uint64_t next_id_ = 1;

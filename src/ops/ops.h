@@ -123,6 +123,10 @@ class Ops {
   virtual Device device() const = 0;
   virtual std::string description() const = 0;  // "cpu: avx512_vnni, 2 threads": for the log and benchmark records
 
+  // The reduction orders and rounding that results come from: what was computed under other numerics (K and V kept on a
+  // disk) is not mixed with ours. The default body takes the description.
+  virtual std::string numerics() const { return description(); }
+
   // Of the device, now: what this process may still take, and all that there is (the same where nothing tells). The
   // default body tells of the machine's memory.
   struct MemorySize {

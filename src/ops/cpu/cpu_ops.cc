@@ -107,6 +107,17 @@ std::string CpuOps::description() const {
          (pool_.num_threads() == 1 ? " thread" : " threads");
 }
 
+// The rows of a table share an order, so that neither instruction set nor threads nor a forced row matter.
+std::string CpuOps::numerics() const {
+  std::string text = "cpu: int8_groups, f32_ascending";
+  for (const std::string_view order :
+       {cpu::attention_rows().front().reduction_order, cpu::rms_norm_rows().front().reduction_order,
+        cpu::rope_rows().front().reduction_order}) {
+    text += ", " + std::string(order);
+  }
+  return text;
+}
+
 std::string_view CpuOps::forced_kernel(std::string_view op) const {
   const auto found = forced_kernels_.find(op);
   return found == forced_kernels_.end() ? std::string_view() : found->second;

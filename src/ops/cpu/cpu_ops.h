@@ -23,6 +23,7 @@ class CpuOps final : public Ops {
 
   Device device() const override { return Device{}; }
   std::string description() const override;
+  std::string numerics() const override;
 
   Result<DeviceBuffer> allocate(int64_t num_bytes, const char* purpose) override;
   void copy_to_device(OpContext& context, void* device_data, const void* host_data, int64_t num_bytes) override;
