@@ -146,10 +146,13 @@ std::vector<int32_t> walk(const Vocabulary& vocabulary, const std::shared_ptr<co
   while (path.size() < 2500) {
     matcher->fill_mask(mask);
     std::vector<int32_t> allowed, likely;
+    const bool follows_digit = !path.empty() && path.back() >= '0' && path.back() <= '9';
     for (int32_t id = 0; id <= vocabulary.end_id; ++id) {
       if ((mask[static_cast<size_t>(id) / 32] >> (id % 32) & 1) == 0) continue;
-      allowed.push_back(id);
       const std::string& bytes = vocabulary.tokens[static_cast<size_t>(id)].bytes;
+      // No number of more than a double's size, which is JSON, but not for our reader.
+      if (follows_digit && (bytes == "e" || bytes == "E")) continue;
+      allowed.push_back(id);
       const bool is_closing =
           bytes.size() == 1 && std::string_view("\"}]').0,").find(bytes[0]) != std::string_view::npos;
       if (bytes.size() > 2 || is_closing) likely.push_back(id);
