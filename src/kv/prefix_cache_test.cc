@@ -138,5 +138,43 @@ TEST_F(PrefixCacheTest, AWindowNeedsItsLastPagesOnly) {
   EXPECT_EQ(find(cache, {}, counting(40)), 32);
 }
 
+// What is kept elsewhere: parents first, and nothing whose beginning has gone, which would be taken for a beginning.
+TEST_F(PrefixCacheTest, SavesWhatCanBeFound) {
+  PrefixCache cache(&pool_, kPageSize, {{0}});
+  const std::vector<int32_t> tokens = counting(24);
+  std::vector<PageRef> pages;
+  ASSERT_TRUE(pool_.alloc(3, &pages));
+  PrefixCache::Node node;
+  for (size_t i = 0; i < 3; ++i) {
+    node = cache.insert({.adapter_id = 0, .salt = "s"}, node, std::span(tokens).subspan(8 * i, 8),
+                        std::span(pages).subspan(i, 1));
+  }
+  const auto saved = cache.saved_entries();
+  ASSERT_EQ(saved.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(saved[i].parent, static_cast<int32_t>(i) - 1);
+    EXPECT_TRUE(
+        std::equal(saved[i].tokens.begin(), saved[i].tokens.end(), tokens.begin() + static_cast<int64_t>(8 * i)));
+    EXPECT_EQ(saved[i].pages[0], pages[i].page());
+  }
+  EXPECT_EQ(saved[0].scope.salt, "s");
+  // The beginning is released first, so it is the first to be taken for another use.
+  for (PageRef& page : pages) page.reset();
+  EXPECT_EQ(find(cache, {.adapter_id = 0, .salt = "s"}, tokens), 24);
+  found_.clear();
+  pages.clear();
+  {
+    PageRef first = pool_.share(saved[0].pages[0]);
+    PageRef second = pool_.share(saved[1].pages[0]);
+    PageRef third = pool_.share(saved[2].pages[0]);
+    first.reset();
+    second.reset();
+    third.reset();
+  }
+  ASSERT_TRUE(pool_.alloc(14, &pages));
+  EXPECT_EQ(cache.num_entries(), 2);
+  EXPECT_TRUE(cache.saved_entries().empty());
+}
+
 }  // namespace
 }  // namespace quire
