@@ -66,10 +66,11 @@ Status read_tool_calls(const std::string& name, json::value& calls) {
 }
 
 Status read_message(const std::string& name, json::object& message) {
-  const json::value* role = message.if_contains("role");
-  if (role == nullptr || !role->is_string() || role->get_string().empty()) {
+  const json::value* given_role = message.if_contains("role");
+  if (given_role == nullptr || !given_role->is_string() || given_role->get_string().empty()) {
     return invalid_argument(name + " has no role: \"system\", \"user\", \"assistant\" or \"tool\"");
   }
+  const bool is_assistant = given_role->get_string() == "assistant";
   if (json::value* calls = message.if_contains("tool_calls")) {
     if (calls->is_null() || (calls->is_array() && calls->get_array().empty())) {
       message.erase("tool_calls");
@@ -83,7 +84,7 @@ Status read_message(const std::string& name, json::object& message) {
     RETURN_IF_ERROR(read_content_parts(name + ".content", content.get_array(), text));
     content = text;
   } else if (content.is_null()) {
-    if (role->get_string() != "assistant") return invalid_argument(name + " has no content");
+    if (!is_assistant) return invalid_argument(name + " has no content");
     content = "";
   } else if (!content.is_string()) {
     return wrong_field(name + ".content", "a string or a list of text parts", content);
