@@ -23,6 +23,7 @@ struct Command {
   std::function<Status()> (*declare)(CLI::App& parser);
 };
 
+std::function<Status()> declare_serve(CLI::App& parser);
 std::function<Status()> declare_generate(CLI::App& parser);
 std::function<Status()> declare_chat(CLI::App& parser);
 std::function<Status()> declare_tokenize(CLI::App& parser);
@@ -31,5 +32,7 @@ std::function<Status()> declare_models(CLI::App& parser);
 std::function<Status()> declare_inspect(CLI::App& parser);
 std::function<Status()> declare_bench(CLI::App& parser);
 std::function<Status()> declare_bench_serve(CLI::App& parser);
+std::function<Status()> declare_pull(CLI::App& parser);
+std::function<Status()> declare_run_batch(CLI::App& parser);
 
 }  // namespace quire::app

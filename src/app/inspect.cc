@@ -126,7 +126,8 @@ void print_lines(const json::object& object, int indent) {
 }
 
 Status run(const InspectOptions& options) {
-  ASSIGN_OR_RETURN(const std::filesystem::path path, resolve_model(options.model, read_environment().cache_folder));
+  Console console(LogLevel::kInfo);
+  ASSIGN_OR_RETURN(const std::filesystem::path path, resolve_model(options.model, read_environment(), console));
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_checkpoint(path.string()));
   ASSIGN_OR_RETURN(const ParsedConfig parsed, parse_config(checkpoint));
   int64_t num_values = 0;

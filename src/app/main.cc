@@ -12,11 +12,14 @@ namespace quire::app {
 namespace {
 
 constexpr Command kCommands[] = {
+    {"serve", "Serve a model behind the OpenAI API", declare_serve},
     {"generate", "Complete one prompt, or a batch of them", declare_generate},
     {"chat", "Hold a conversation in the terminal", declare_chat},
     {"tokenize", "Turn text into token ids, or back", declare_tokenize},
     {"render", "Render a chat template", declare_render},
+    {"run-batch", "Answer a file of requests, in OpenAI's batch format", declare_run_batch},
     {"models", "List the cached models", declare_models},
+    {"pull", "Fetch a model from a hub", declare_pull},
     {"inspect", "Describe a model: architecture, sizes, tokenizer, memory needs", declare_inspect},
     {"bench", "Measure prefill and decode", declare_bench},
     {"bench-serve", "Load a server and measure what its clients see", declare_bench_serve},
@@ -42,8 +45,8 @@ int run(int argc, char** argv) {
   parser.require_subcommand(1);
   parser.set_version_flag("--version", QUIRE_VERSION);
   parser.footer(
-      "`quire COMMAND --help` lists a command's options. MODEL is a GGUF file, a Hugging Face folder, or a name from "
-      "`quire models`.");
+      "`quire COMMAND --help` lists a command's options. MODEL is a GGUF file, a Hugging Face folder, a name from "
+      "`quire models`, or ORG/NAME[:QUANT] on a hub.");
 
   std::function<Status()> body;
   for (const Command& command : kCommands) {

@@ -1,6 +1,11 @@
 #include "app/model_path.h"
 
 #include <algorithm>
+#include <optional>
+
+#include "app/hub_cache.h"
+#include "app/hub_repo.h"
+#include "app/pull.h"
 
 namespace quire::app {
 
@@ -64,16 +69,25 @@ std::vector<CachedModel> list_cached_models(const fs::path& folder) {
   return models;
 }
 
-Result<fs::path> resolve_model(const std::string& model, const fs::path& cache_folder) {
+Result<fs::path> resolve_model(const std::string& model, const Environment& environment, Console& console) {
   if (model.empty())
     return invalid_argument("MODEL is empty: give a GGUF file, a Hugging Face folder or a name from `quire models`");
   std::error_code error;
   if (fs::exists(model, error)) return fs::path(model);
-  const std::vector<CachedModel> cached = list_cached_models(cache_folder);
+  const std::vector<CachedModel> cached = list_cached_models(environment.cache_folder);
   std::string names;
   for (const CachedModel& candidate : cached) {
     if (candidate.name == model) return candidate.path;
     names += (names.empty() ? "" : ", ") + candidate.name;
+  }
+  const std::optional<HubName> hub_name = parse_hub_name(model);
+  if (hub_name && !model.ends_with(".gguf") && !model.ends_with(".safetensors")) {
+    const HubCache cache(environment.hub_cache_folder, hub_name->repo);
+    if (std::optional<fs::path> path = cache.find_model(*hub_name)) return *path;
+    Result<fs::path> path = pull_model(*hub_name, environment, console);
+    if (path.is_ok()) return path;
+    return path.status().with_context("there is no file or folder '" + model +
+                                      "', and it cannot be fetched from the hub");
   }
   return not_found("there is no file, folder or cached model '" + model +
                    "'. Cached models: " + (names.empty() ? "none (`make model` fetches the default one)" : names));

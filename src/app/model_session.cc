@@ -4,8 +4,10 @@
 
 #include <chrono>
 
+#include "app/model_hash.h"
 #include "app/model_path.h"
 #include "app/tokenizer_metadata.h"
+#include "base/cpu_info.h"
 #include "base/mapped_file.h"
 #include "engine/memory_plan.h"
 #include "models/load_model.h"
@@ -66,6 +68,8 @@ std::optional<DType> parse_float_dtype(const std::string& name) {
 constexpr int kDefaultSeqsOfGpu = 256;
 constexpr int kDefaultBatchedTokensOfGpu = 8192;
 
+constexpr int kMostSamplingThreads = 8;
+
 EngineOptions engine_options(const EngineFlags& flags, const Ops& ops, const Tokenizer* tokenizer) {
   EngineOptions options;
   if (ops.device().kind == DeviceKind::kCuda) {
@@ -88,6 +92,8 @@ EngineOptions engine_options(const EngineFlags& flags, const Ops& ops, const Tok
   options.kv_dtype = parse_float_dtype(flags.kv_cache_dtype);
   options.compute = flags.compute == "f32" ? Compute::kF32 : Compute::kAuto;
   options.has_prefix_cache = !flags.is_prefix_cache_off;
+  const int num_threads = flags.num_threads > 0 ? flags.num_threads : default_num_threads(read_cpu_info());
+  options.num_sampling_threads = std::min(num_threads, kMostSamplingThreads);
   if (tokenizer != nullptr) {
     options.eos_token_ids = tokenizer->end_of_turn_ids();
     options.num_token_ids = tokenizer->vocab_size();
@@ -159,7 +165,8 @@ Result<std::unique_ptr<Tokenizer>> open_tokenizer(const Checkpoint& checkpoint) 
 }
 
 Result<std::unique_ptr<TextFrontend>> open_text_frontend(const Checkpoint& checkpoint,
-                                                         const std::string& chat_template_file) {
+                                                         const std::string& chat_template_file,
+                                                         const TextFrontend::Parsers& parsers) {
   ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, open_tokenizer(checkpoint));
   std::optional<std::string> chat_template;
   if (!chat_template_file.empty()) {
@@ -167,19 +174,19 @@ Result<std::unique_ptr<TextFrontend>> open_text_frontend(const Checkpoint& check
   } else {
     ASSIGN_OR_RETURN(chat_template, find_chat_template(checkpoint));
   }
-  return TextFrontend::create(std::move(tokenizer), chat_template);
+  return TextFrontend::create(std::move(tokenizer), chat_template, parsers);
 }
 
 Result<ModelSession> open_model_session(const EngineFlags& flags, Console& console, const SessionOptions& options) {
   const auto begin = std::chrono::steady_clock::now();
   RETURN_IF_ERROR(check_supported(flags));
-  ASSIGN_OR_RETURN(const std::filesystem::path path, resolve_model(flags.model, read_environment().cache_folder));
+  ASSIGN_OR_RETURN(const std::filesystem::path path, resolve_model(flags.model, read_environment(), console));
   const bool is_random = flags.load_format == "dummy";
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_checkpoint(path.string(), {.needs_tensors = !is_random}));
 
   ModelSession session;
   if (options.text == TextUse::kNeeded) {
-    ASSIGN_OR_RETURN(session.text, open_text_frontend(checkpoint, flags.chat_template_file));
+    ASSIGN_OR_RETURN(session.text, open_text_frontend(checkpoint, flags.chat_template_file, options.parsers));
   }
   ASSIGN_OR_RETURN(session.ops, choose_ops(flags, console));
   if (session.ops->device().kind == DeviceKind::kCpu) RETURN_IF_ERROR(check_supported_on_cpu(flags));
@@ -195,6 +202,7 @@ Result<ModelSession> open_model_session(const EngineFlags& flags, Console& conso
   if (is_random) load_options.random_format = find_format_by_name(flags.quantization).value_or(FormatId::kBF16);
   load_options.progress = [&](const LoadProgress& progress) {
     console.progress("loading " + name, progress.num_bytes_done, progress.num_bytes_total);
+    if (options.on_progress) options.on_progress(progress.num_bytes_done, progress.num_bytes_total);
   };
   load_options.warn = [&](const std::string& message) { console.warn(message); };
   ASSIGN_OR_RETURN(session.model, load_model(checkpoint, *session.ops, load_options));
@@ -202,6 +210,7 @@ Result<ModelSession> open_model_session(const EngineFlags& flags, Console& conso
       engine_options(flags, *session.ops, session.text != nullptr ? &session.text->tokenizer() : nullptr);
   const bool is_on_cpu = session.ops->device().kind == DeviceKind::kCpu;
   if (options.is_serving && is_on_cpu && flags.max_num_batched_tokens == 0) of_engine.max_num_batched_tokens = 0;
+  if (options.needs_model_hash) of_engine.model_hash = hash_model(checkpoint);
   ASSIGN_OR_RETURN(session.engine, Engine::create(*session.ops, *session.model, of_engine));
   session.has_integer_weights = checkpoint.has_tensors() ? has_mostly_integer_weights(checkpoint.tensors())
                                                          : !quant_format(*load_options.random_format).is_float;

@@ -2,6 +2,7 @@
 // destroyed in the right order. Used by generate, chat and bench on the main thread.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "app/console.h"
@@ -30,6 +31,9 @@ struct SessionOptions {
   // Answers are streamed while other prompts come in: on the CPU the tokens of a step are bounded by time, unless a
   // flag says how many, and the whole memory plan is told.
   bool is_serving = false;
+  bool needs_model_hash = false;  // the prefix cache is kept in a file: reads every byte of the model once more
+  TextFrontend::Parsers parsers = {};  // how the model writes tool calls and thinking
+  std::function<void(int64_t num_bytes_done, int64_t num_bytes_total)> on_progress = nullptr;
 };
 
 // Opens, loads and plans memory, telling the console what is loaded, where, how large and how fast.
@@ -40,7 +44,8 @@ Result<std::unique_ptr<Tokenizer>> open_tokenizer(const Checkpoint& checkpoint);
 
 // `chat_template_file` may be empty: the model's own template.
 Result<std::unique_ptr<TextFrontend>> open_text_frontend(const Checkpoint& checkpoint,
-                                                         const std::string& chat_template_file);
+                                                         const std::string& chat_template_file,
+                                                         const TextFrontend::Parsers& parsers = {});
 
 // The chat template that the checkpoint carries, if any.
 Result<std::optional<std::string>> find_chat_template(const Checkpoint& checkpoint);

@@ -1,10 +1,12 @@
-// `quire models`: what lies in the cache folder, by the names that MODEL may be.
+// `quire models`: what lies in the cache folder, and in the one that is shared with the hub's other tools, by the names
+// that MODEL may be.
 #include <fmt/format.h>
 
 #include <boost/json.hpp>
 
 #include "app/command.h"
 #include "app/console.h"
+#include "app/hub_cache.h"
 #include "app/json_lines.h"
 #include "app/model_path.h"
 #include "app/options.h"
@@ -16,7 +18,9 @@ namespace {
 
 Status run(bool is_json) {
   const Environment environment = read_environment();
-  const std::vector<CachedModel> models = list_cached_models(environment.cache_folder);
+  std::vector<CachedModel> models = list_cached_models(environment.cache_folder);
+  for (CachedHubModel& model : list_hub_models(environment.hub_cache_folder))
+    models.push_back({std::move(model.name), std::move(model.path), model.num_bytes});
   for (const CachedModel& model : models) {
     if (is_json) {
       print_json_line(
@@ -27,9 +31,9 @@ Status run(bool is_json) {
   }
   if (models.empty()) {
     tell(fmt::format(
-        "No models in {}. `make model` fetches the default one; GGUF files and Hugging Face folders put there "
-        "are found.\n",
-        environment.cache_folder.string()));
+        "No models in {} and {}. `make model` fetches the default one, `quire pull ORG/NAME` any other; GGUF files and "
+        "Hugging Face folders put into the first are found.\n",
+        environment.cache_folder.string(), environment.hub_cache_folder.string()));
   }
   return ok_status();
 }

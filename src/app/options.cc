@@ -59,7 +59,10 @@ Status check_supported(const EngineFlags& flags) {
 }
 
 void add_model_argument(CLI::App& parser, std::string& model) {
-  parser.add_option("MODEL", model, "A GGUF file, a Hugging Face folder, or a name from `quire models`")->required();
+  parser
+      .add_option("MODEL", model,
+                  "A GGUF file, a Hugging Face folder, a name from `quire models`, or ORG/NAME[:QUANT] on a hub")
+      ->required();
 }
 
 void add_engine_flags(CLI::App& parser, EngineFlags& flags) {
@@ -106,9 +109,10 @@ void add_engine_flags(CLI::App& parser, EngineFlags& flags) {
           "--swap-space", [&flags](const std::string& text) { flags.swap_space_bytes = parse_memory_size(text); },
           "Host memory for the KV pages of sequences that had to give way, such as 2GiB; 0: they are computed again")
       ->group(group);
-  option("--preemption", flags.preemption,
-         "When pages run out, the newest sequence gives way: its pages are swapped out, or computed again, or the cheaper "
-         "of the two (auto, recompute, swap)")
+  option(
+      "--preemption", flags.preemption,
+      "When pages run out, the newest sequence gives way: its pages are swapped out, or computed again, or the cheaper "
+      "of the two (auto, recompute, swap)")
       ->check(CLI::IsMember({"auto", "recompute", "swap"}));
   option("--max-num-seqs", flags.max_num_seqs, "Sequences that may run at once; 0: the engine's default")
       ->check(CLI::Range(0, 65536));

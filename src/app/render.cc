@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "app/command.h"
+#include "app/console.h"
 #include "app/json_lines.h"
 #include "app/model_path.h"
 #include "app/model_session.h"
@@ -38,7 +39,8 @@ Result<std::string> read_template(const std::string& source, TemplateInput& defa
     if (!file) return not_found("cannot read the template " + source);
     return std::move(text).str();
   }
-  ASSIGN_OR_RETURN(const std::filesystem::path path, resolve_model(source, read_environment().cache_folder));
+  Console console(LogLevel::kInfo);
+  ASSIGN_OR_RETURN(const std::filesystem::path path, resolve_model(source, read_environment(), console));
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_checkpoint(path.string(), {.needs_tensors = false}));
   ASSIGN_OR_RETURN(const std::optional<std::string> found, find_chat_template(checkpoint));
   if (!found.has_value()) return not_found(path.string() + " has no chat template: give a FILE.jinja instead");

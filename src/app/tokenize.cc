@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "app/command.h"
+#include "app/console.h"
 #include "app/json_lines.h"
 #include "app/model_path.h"
 #include "app/model_session.h"
@@ -49,7 +50,8 @@ Result<json::value> detokenize_line(const Tokenizer& tokenizer, const json::valu
 }
 
 Status run(const TokenizeOptions& options) {
-  ASSIGN_OR_RETURN(const std::filesystem::path path, resolve_model(options.model, read_environment().cache_folder));
+  Console console(LogLevel::kInfo);
+  ASSIGN_OR_RETURN(const std::filesystem::path path, resolve_model(options.model, read_environment(), console));
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_checkpoint(path.string(), {.needs_tensors = false}));
   ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, open_tokenizer(checkpoint));
   if (options.is_detokenize) {

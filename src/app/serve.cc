@@ -1,0 +1,394 @@
+// `quire serve`: a model behind the OpenAI API. Listens first, so that probes get answers while the model is loaded on
+// a thread of its own; then the engine loop, the text pool and all routes. The main thread waits for signals: SIGTERM
+// and SIGINT drain and end, a second one ends sooner, SIGHUP reads the API keys again.
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <ctime>
+#include <fstream>
+#include <thread>
+
+#include "app/command.h"
+#include "app/console.h"
+#include "app/model_session.h"
+#include "app/serve_options.h"
+#include "base/format_bytes.h"
+#include "engine/engine_loop.h"
+#include "server/api_context.h"
+#include "server/api_routes.h"
+#include "server/front_door.h"
+#include "server/service_routes.h"
+#include "server/tokenize_routes.h"
+
+namespace quire::app {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kFailureCheckInterval = 1s;
+// After the drain: answers that are complete still travel to clients.
+constexpr auto kLastAnswersTimeout = 5s;
+
+std::chrono::milliseconds to_milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1e3));
+}
+
+// Signals as something to wait for, instead of something that interrupts. All threads made later leave them alone.
+class Signals {
+ public:
+  Signals() {
+    ::signal(SIGPIPE, SIG_IGN);
+    sigset_t set;
+    ::sigemptyset(&set);
+    for (const int number : {SIGTERM, SIGINT, SIGHUP}) ::sigaddset(&set, number);
+    ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+    signal_fd_ = ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    event_fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  }
+  ~Signals() {
+    ::close(signal_fd_);
+    ::close(event_fd_);
+  }
+  Signals(const Signals&) = delete;
+
+  // Any thread: ends a wait with 0.
+  void wake() { static_cast<void>(::eventfd_write(event_fd_, 1)); }
+
+  // The next signal; 0: the time is over, or wake was called.
+  int wait(std::chrono::milliseconds limit) {
+    pollfd fds[] = {{signal_fd_, POLLIN, 0}, {event_fd_, POLLIN, 0}};
+    ::poll(fds, 2, static_cast<int>(limit.count()));
+    eventfd_t ignored = 0;
+    static_cast<void>(::eventfd_read(event_fd_, &ignored));
+    signalfd_siginfo info{};
+    if (::read(signal_fd_, &info, sizeof(info)) == sizeof(info)) return static_cast<int>(info.ssi_signo);
+    return 0;
+  }
+
+ private:
+  int signal_fd_ = -1;
+  int event_fd_ = -1;
+};
+
+// A connection takes a file descriptor, and the usual limit of 1024 is soon reached.
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+// Gauges that monitoring knows from other servers.
+void set_process_metrics(MetricRegistry& registry) {
+  std::ifstream statm("/proc/self/statm");
+  int64_t total_pages = 0;
+  int64_t resident_pages = 0;
+  if (statm >> total_pages >> resident_pages) {
+    registry.gauge("process_resident_memory_bytes", "Memory of the process that is in RAM.")
+        .set(static_cast<double>(resident_pages * ::sysconf(_SC_PAGESIZE)));
+  }
+  registry.counter("process_cpu_seconds_total", "Processor time of the process.")
+      .raise_to(static_cast<double>(std::clock()) / CLOCKS_PER_SEC);
+}
+
+// All of a running server. Members are destroyed from below: the sockets first, then the loop, which ends every
+// request, then the pool, which tells their exchanges.
+class Server {
+ public:
+  Server(const ServeFlags& flags, Console& console)
+      : flags_(flags),
+        console_(console),
+        log_(make_log_options(flags)),
+        names_(make_model_names(flags)),
+        server_metrics_(metrics_, names_.front()),
+        state_(std::make_shared<ServiceState>(QUIRE_VERSION)) {}
+
+  Status run();
+
+ private:
+  Status listen();
+  void load();
+  Status start_engine();
+  Status make_routes();
+  void tell_cache_config();
+  std::string metrics_text();
+  Status check_health() const;
+  Status wait_for_end();
+  void reload_keys();
+  void drain();
+  Status save_prefixes();
+  ServiceRoutesContext service_context();
+
+  const ServeFlags& flags_;
+  Console& console_;
+  Signals signals_;
+  AccessLog log_;
+  MetricRegistry metrics_;
+  const std::vector<std::string> names_;
+  ServerMetrics server_metrics_;
+  std::mutex scrape_mutex_;
+  std::shared_ptr<ServiceState> state_;
+
+  ModelSession session_;
+  std::atomic<bool> has_loaded_ = false;
+  Status load_status_;
+  GrammarCache grammars_;
+  std::unique_ptr<TextPool> pool_;
+  std::unique_ptr<EngineLoop> loop_;
+  std::unique_ptr<LoopClient> client_;
+
+  std::unique_ptr<ApiKeys> keys_;
+  std::unique_ptr<FrontDoor> door_;
+  std::unique_ptr<HttpServer> http_;
+};
+
+Status Server::listen() {
+  if (!flags_.api_key_file.empty()) {
+    ASSIGN_OR_RETURN(keys_, ApiKeys::read(flags_.api_key_file));
+  }
+  FrontDoor::Options options;
+  options.keys = keys_.get();
+  ASSIGN_OR_RETURN(options.cors, make_cors_policy(flags_));
+  options.log = &log_;
+  options.metrics = &metrics_;
+  door_ = std::make_unique<FrontDoor>(options);
+  auto routes = std::make_shared<RouteTable>();
+  ServiceRoutesContext context = service_context();
+  context.model.names.clear();
+  context.check_health = nullptr;
+  register_service_routes(*routes, context);
+  door_->set_routes(routes, unavailable("the model is being loaded: try again in a while"));
+  ASSIGN_OR_RETURN(http_, HttpServer::create(flags_.http, *door_));
+  if (keys_ == nullptr && !is_loopback(flags_.http.host)) {
+    console_.warn("everybody who reaches " + http_->address() +
+                  " may use it: give --api-key-file, or --host 127.0.0.1 for this machine alone");
+  }
+  return ok_status();
+}
+
+ServiceRoutesContext Server::service_context() {
+  ServiceRoutesContext context;
+  context.state = state_;
+  context.check_health = [this] { return check_health(); };
+  context.metrics_text = [this] { return metrics_text(); };
+  context.model.names = names_;
+  context.model.created = static_cast<int64_t>(std::time(nullptr));
+  return context;
+}
+
+Status Server::check_health() const {
+  RETURN_IF_ERROR(loop_->failure());
+  const double seconds = loop_->seconds_since_progress();
+  if (seconds > flags_.health_timeout_s) {
+    return unavailable(fmt::format("the engine has work and has ended no step for {:.0f} s", seconds));
+  }
+  return ok_status();
+}
+
+std::string Server::metrics_text() {
+  // Two scrapes at once may not mix their values.
+  const std::lock_guard lock(scrape_mutex_);
+  if (has_loaded_.load()) set_engine_metrics(server_metrics_, loop_->snapshot());
+  set_process_metrics(metrics_);
+  const HttpServerStats stats = http_->stats();
+  metrics_.gauge("quire_http_connections", "Open connections.").set(stats.num_connections);
+  metrics_.gauge("quire_http_buffered_body_bytes", "Request bodies that are held.")
+      .set(static_cast<double>(stats.num_buffered_body_bytes));
+  metrics_.counter("quire_http_connections_accepted_total", "Connections that were accepted.")
+      .raise_to(static_cast<double>(stats.num_accepted));
+  metrics_.counter("quire_http_connections_refused_total", "Connections over --max-connections.")
+      .raise_to(static_cast<double>(stats.num_refused));
+  return metrics_.text();
+}
+
+void Server::tell_cache_config() {
+  const MemoryPlan& plan = loop_->memory_plan();
+  metrics_
+      .gauge("vllm:cache_config_info", "How the KV cache is laid out, as labels.",
+             {{"model_name", names_.front()},
+              {"block_size", std::to_string(plan.page_size)},
+              {"num_gpu_blocks", std::to_string(plan.num_pages)},
+              {"cache_dtype", flags_.engine.kv_cache_dtype},
+              {"enable_prefix_caching", flags_.engine.is_prefix_cache_off ? "False" : "True"}})
+      .set(1);
+}
+
+// On a thread of its own.
+void Server::load() {
+  SessionOptions options;
+  options.is_serving = true;
+  options.parsers = {.tools = flags_.tool_call_parser, .reasoning = flags_.reasoning_parser};
+  options.on_progress = [this](int64_t num_done, int64_t num_total) {
+    if (num_total > 0) state_->set_loading(fmt::format("{} %", 100 * num_done / num_total));
+  };
+  options.needs_model_hash = !flags_.prefix_cache_file.empty();
+  auto session = open_model_session(flags_.engine, console_, options);
+  load_status_ = session.status();
+  if (session.is_ok()) session_ = std::move(session).value();
+}
+
+Status Server::start_engine() {
+  if (!flags_.prefix_cache_file.empty()) {
+    const Result<int64_t> read = session_.engine->load_prefix_cache(flags_.prefix_cache_file);
+    if (read.is_ok()) {
+      console_.info(fmt::format("prefix cache: {} tokens from {}", read.value(), flags_.prefix_cache_file));
+    } else if (read.status().code() != StatusCode::kNotFound) {
+      console_.warn("the prefix cache is not taken from " + flags_.prefix_cache_file + ": " + read.status().message());
+    }
+  }
+  TextPoolOptions pool;
+  pool.num_threads = flags_.num_text_threads;
+  ASSIGN_OR_RETURN(pool_, TextPool::create(pool));
+  EngineLoopOptions loop;
+  loop.max_num_queued = flags_.max_queued_requests;
+  ASSIGN_OR_RETURN(loop_, EngineLoop::create(*session_.engine, loop));
+  client_ = std::make_unique<LoopClient>(*loop_);
+  tell_cache_config();
+  return ok_status();
+}
+
+Status Server::make_routes() {
+  const Tokenizer& tokenizer = session_.text->tokenizer();
+  auto context = std::make_shared<ApiContext>(ApiContext{
+      .engine = *client_, .text = *session_.text, .pool = *pool_, .metrics = &server_metrics_, .model_names = names_});
+  ASSIGN_OR_RETURN(context->grammar_vocabulary, GrammarVocabulary::create(tokenizer));
+  context->grammars = &grammars_;
+  context->end_token_ids = tokenizer.end_of_turn_ids();
+  const ModelConfig& config = session_.model->config();
+  context->embedding_size = config.hidden_size;
+  context->pooling = config.pooling.pooling;
+  context->limits.max_n = loop_->limits().max_n;
+  context->limits.max_logprobs = loop_->limits().max_logprobs;
+
+  auto routes = std::make_shared<RouteTable>();
+  ServiceRoutesContext service = service_context();
+  service.model.max_model_len = loop_->limits().max_model_len;
+  register_service_routes(*routes, service);
+  register_openai_routes(*routes, context);
+  register_tokenize_routes(*routes, context);
+  door_->set_routes(routes);
+  return ok_status();
+}
+
+void Server::reload_keys() {
+  if (keys_ == nullptr) return;
+  const Status status = keys_->reload();
+  if (status.is_ok()) {
+    console_.info(fmt::format("{} API keys read again from {}", keys_->num_keys(), flags_.api_key_file));
+  } else {
+    console_.error("the API keys stay as they were: " + status.message());
+  }
+}
+
+// Until a signal asks to end, or the engine fails.
+Status Server::wait_for_end() {
+  while (true) {
+    const int signal = signals_.wait(kFailureCheckInterval);
+    if (signal == SIGHUP) reload_keys();
+    if (signal == SIGTERM || signal == SIGINT) return ok_status();
+    RETURN_IF_ERROR(loop_->failure());
+  }
+}
+
+void Server::drain() {
+  state_->set_draining();
+  loop_->begin_drain();
+  const int num_active = loop_->snapshot().num_active;
+  if (num_active > 0) {
+    console_.info(fmt::format("stopping: {} requests may end in {:.0f} s; a second signal stops at once", num_active,
+                              flags_.drain_timeout_s));
+  }
+  // While the last requests run, probes and clients still get answers: new work gets 503.
+  const auto deadline = std::chrono::steady_clock::now() + to_milliseconds(flags_.drain_timeout_s);
+  bool is_idle = false;
+  while (!is_idle && std::chrono::steady_clock::now() < deadline) {
+    is_idle = loop_->wait_until_idle(50ms);
+    const int signal = signals_.wait(0ms);
+    if (signal == SIGTERM || signal == SIGINT) break;
+  }
+  http_->begin_stop();
+  if (is_idle) {
+    const auto last = std::chrono::steady_clock::now() + kLastAnswersTimeout;
+    while (std::chrono::steady_clock::now() < last && !http_->wait_until_stopped(50ms)) {
+      const int signal = signals_.wait(0ms);
+      if (signal == SIGTERM || signal == SIGINT) break;
+    }
+  } else {
+    console_.warn(fmt::format("{} requests are cut off", loop_->snapshot().num_active));
+  }
+}
+
+Status Server::save_prefixes() {
+  if (flags_.prefix_cache_file.empty()) return ok_status();
+  return session_.engine->save_prefix_cache(flags_.prefix_cache_file);
+}
+
+Status Server::run() {
+  raise_descriptor_limit();
+  metrics_.gauge("process_start_time_seconds", "When the process began, in seconds since 1970.")
+      .set(static_cast<double>(std::time(nullptr)));
+  RETURN_IF_ERROR(listen());
+  console_.info("listening on " + http_->address() + " while the model is loaded");
+
+  std::atomic<bool> is_loading = true;
+  std::thread loader([&] {
+    load();
+    is_loading = false;
+    signals_.wake();
+  });
+  while (is_loading) {
+    const int signal = signals_.wait(1s);
+    if (signal == SIGTERM || signal == SIGINT) {
+      // Loading cannot be interrupted, and has nothing that must be put in order.
+      console_.info("stopped while the model was loaded");
+      std::_Exit(kExitDone);
+    }
+  }
+  loader.join();
+  RETURN_IF_ERROR(load_status_);
+  RETURN_IF_ERROR(start_engine());
+  has_loaded_ = true;
+  RETURN_IF_ERROR(make_routes());
+  state_->set_ready();
+  std::string names = names_.front();
+  for (size_t i = 1; i < names_.size(); ++i) names += ", " + names_[i];
+  console_.info(fmt::format("serving {} on {}{}", names, http_->address(),
+                            keys_ == nullptr ? std::string() : fmt::format(", {} API keys", keys_->num_keys())));
+
+  const Status ended = wait_for_end();
+  if (ended.is_ok()) drain();
+  state_->set_draining();
+  http_.reset();
+  loop_.reset();  // what still ran gets its last event
+  pool_.reset();
+  RETURN_IF_ERROR(ended);
+  return save_prefixes();
+}
+
+Status run(const ServeFlags& flags) {
+  RETURN_IF_ERROR(check_supported(flags.engine));
+  Console console(parse_log_level(flags.engine.log_level));
+  Server server(flags, console);
+  return server.run();
+}
+
+}  // namespace
+
+std::function<Status()> declare_serve(CLI::App& parser) {
+  auto flags = std::make_shared<ServeFlags>();
+  add_serve_flags(parser, *flags);
+  parser.footer(
+      "The API is OpenAI's, under /v1; /openapi.json describes all routes. SIGTERM or SIGINT ends the server once its "
+      "requests have ended. See docs/operations.md.");
+  return [flags] { return run(*flags); };
+}
+
+}  // namespace quire::app
