@@ -144,9 +144,9 @@ void FrontDoor::count(const HttpRequest& head, const HttpOutcome& outcome) {
 
 void FrontDoor::log(const HttpRequest& head, const std::string& request_id, int64_t key_id, const HttpOutcome& outcome,
                     const AnswerFacts& facts) {
-  const LogSeverity severity = outcome.status >= 500 || !facts.error.empty() ? LogSeverity::kWarning
-                               : is_probe(head.path)                         ? LogSeverity::kDebug
-                                                                             : LogSeverity::kInfo;
+  const LogSeverity severity = is_probe(head.path)                             ? LogSeverity::kDebug
+                               : outcome.status >= 500 || !facts.error.empty() ? LogSeverity::kWarning
+                                                                               : LogSeverity::kInfo;
   if (!options_.log->writes(severity)) return;
   using Field = AccessLog::Field;
   std::vector<Field> fields;

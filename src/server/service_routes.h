@@ -17,7 +17,7 @@ namespace quire {
 // What these routes tell; filled in as the server comes up and goes down. Any thread.
 class ServiceState {
  public:
-  explicit ServiceState(std::string version) : version(std::move(version)) {}
+  explicit ServiceState(std::string the_version) : version(std::move(the_version)) {}
 
   // While the model is loaded: "loading weights: 45 %".
   void set_loading(const std::string& progress);
