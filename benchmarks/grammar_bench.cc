@@ -100,7 +100,8 @@ int run(int argc, char** argv) {
     const std::string name(fields.at("name").as_string()), kind(fields.at("kind").as_string());
     const std::string source(fields.at("source").as_string()), text(fields.at("text").as_string());
     begin = Clock::now();
-    const auto grammar = compile(kind, source, false);
+    const auto* compact = fields.as_object().if_contains("compact");
+    const auto grammar = compile(kind, source, compact != nullptr && compact->as_bool());
     const double compile_us = microseconds_since(begin);
     if (!grammar.is_ok()) {
       std::printf("%-22s refused: %s\n", name.c_str(), grammar.status().message().c_str());

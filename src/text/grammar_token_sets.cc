@@ -6,6 +6,39 @@
 namespace quire::grammar_internal {
 namespace {
 
+// For configurations that bytes lead back to (inside a string): the classes of bytes that do.
+class Loops {
+ public:
+  explicit Loops(Configurations& walk) : walk_(walk) {}
+
+  uint64_t classes(ConfigurationId configuration) {
+    const auto index = static_cast<size_t>(configuration);
+    if (index >= known_.size()) known_.resize(index + 64);
+    Known& known = known_[index];
+    if (!known.is_computed && ++known.num_visits > kNumVisitsBefore) {
+      known.is_computed = true;
+      uint64_t leaving = 0;
+      for (int byte = 0; byte < 256; ++byte) {
+        if (walk_.step(configuration, static_cast<uint8_t>(byte)) == configuration) continue;
+        leaving |= uint64_t{1} << GrammarVocabulary::byte_class(static_cast<uint8_t>(byte));
+      }
+      known.classes = ~leaving;
+    }
+    return known.classes;
+  }
+
+ private:
+  // The question takes 256 steps, so it is asked only of configurations that are met again and again.
+  static constexpr int kNumVisitsBefore = 8;
+  struct Known {
+    uint64_t classes = 0;
+    int num_visits = 0;
+    bool is_computed = false;
+  };
+  Configurations& walk_;
+  std::vector<Known> known_;
+};
+
 std::unique_ptr<TokenSet> compute_token_set(const GrammarVocabulary& vocabulary, int32_t state, Configurations& walk) {
   auto set = std::make_unique<TokenSet>();
   std::vector<ConfigurationId> at_depth(vocabulary.max_token_bytes() + 1, Configurations::kDead);
@@ -21,6 +54,8 @@ std::unique_ptr<TokenSet> compute_token_set(const GrammarVocabulary& vocabulary,
       open.push_back({begin, end});
     }
   };
+  constexpr uint32_t kMinSubtree = 4;
+  Loops loops(walk);
   const auto num_nodes = static_cast<uint32_t>(vocabulary.num_nodes());
   for (uint32_t node = 1; node < num_nodes;) {
     const size_t depth = vocabulary.node_depth(node);
@@ -33,7 +68,15 @@ std::unique_ptr<TokenSet> compute_token_set(const GrammarVocabulary& vocabulary,
     }
     at_depth[depth] = next;
     has_returned[depth] = static_cast<char>(has_returned[depth - 1] != 0 || walk.may_end(next));
-    for (int32_t id : vocabulary.node_tokens(node)) set->tokens.push_back(id);
+    const std::span<const int32_t> tokens = vocabulary.node_tokens(node);
+    set->tokens.insert(set->tokens.end(), tokens.begin(), tokens.end());
+    const uint32_t end = vocabulary.subtree_end(node);
+    if (end - node > kMinSubtree && (vocabulary.classes_below(node) & ~loops.classes(next)) == 0) {
+      const std::span<const int32_t> below = vocabulary.tokens_below(node);
+      set->tokens.insert(set->tokens.end(), below.begin(), below.end());
+      node = end;
+      continue;
+    }
     ++node;
   }
   // Bits take 4 bytes for 32 tokens, ids 4 bytes each.
@@ -45,6 +88,45 @@ std::unique_ptr<TokenSet> compute_token_set(const GrammarVocabulary& vocabulary,
   set->tokens.shrink_to_fit();
   set->open.shrink_to_fit();
   return set;
+}
+
+// States of one rule with the same future for as many bytes as a token has get the same number: the middle of a long
+// repetition looks the same everywhere. Each round of the refinement looks one byte further. Empty: each stands for
+// itself.
+std::vector<int32_t> find_representatives(const Automaton& automaton, int32_t first, int32_t end, size_t max_bytes) {
+  constexpr int32_t kMinStates = 64;
+  constexpr int32_t kMaxStates = 20'000;  // some 20 ns a state and round
+  const int32_t num_states = end - first;
+  if (num_states < kMinStates || num_states > kMaxStates) return {};
+  auto mix = [](uint64_t hash, uint64_t value) {
+    hash = (hash ^ value) * 0xFF51AFD7ED558CCDu;
+    return hash ^ hash >> 29;
+  };
+  std::vector<uint64_t> futures(static_cast<size_t>(num_states), 0);
+  std::vector<uint64_t> next(futures.size());
+  for (size_t round = 0; round < max_bytes; ++round) {
+    for (int32_t i = 0; i < num_states; ++i) {
+      const int32_t state = first + i;
+      uint64_t hash = automaton.state(state).is_final ? 1 : 2;
+      auto target = [&](int32_t to) { return futures[static_cast<size_t>(to - first)]; };
+      for (const ByteEdge& edge : automaton.byte_edges_of(state)) {
+        hash = mix(hash, edge.first_class * 256u + edge.last_class);
+        hash = mix(hash, target(edge.target));
+      }
+      for (const CallEdge& edge : automaton.call_edges_of(state)) {
+        hash = mix(hash, (uint64_t{1} << 40) + static_cast<uint64_t>(edge.rule));
+        hash = mix(hash, target(edge.target));
+      }
+      next[static_cast<size_t>(i)] = hash;
+    }
+    std::swap(futures, next);
+  }
+  std::unordered_map<uint64_t, int32_t> first_with;
+  std::vector<int32_t> representatives;
+  for (int32_t i = 0; i < num_states; ++i) {
+    representatives.push_back(first_with.try_emplace(futures[static_cast<size_t>(i)], i).first->second);
+  }
+  return representatives;
 }
 
 // Everything that the walk from a state of the rule can depend on, callers aside: the rule and those that it calls.
@@ -98,6 +180,11 @@ std::string rule_text(const Automaton& automaton, const std::vector<int32_t>& fi
 
 RuleTokenSets::~RuleTokenSets() {
   for (std::atomic<const TokenSet*>& set : sets_) delete set.load();
+}
+
+size_t RuleTokenSets::representative(size_t state, const std::function<std::vector<int32_t>()>& find_all) {
+  std::call_once(representatives_once_, [&] { representatives_ = find_all(); });
+  return representatives_.empty() ? state : static_cast<size_t>(representatives_[state]);
 }
 
 const TokenSet* RuleTokenSets::publish(size_t state, std::unique_ptr<TokenSet> set) {
@@ -163,10 +250,16 @@ std::vector<bool> TokenSetTable::has_special() const {
 
 const TokenSet& TokenSetTable::get(int32_t state, Configurations& walk, std::unique_ptr<TokenSet>& spare) const {
   const auto rule = static_cast<size_t>(automaton_.rule_of_state[static_cast<size_t>(state)]);
-  const auto local = static_cast<size_t>(state - automaton_.first_state_of_rule[rule]);
+  const int32_t first_state = automaton_.first_state_of_rule[rule];
+  auto local = static_cast<size_t>(state - first_state);
   RuleTokenSets& sets = *sets_of_rule_[rule];
   if (const TokenSet* set = sets.find(local)) return *set;
-  std::unique_ptr<TokenSet> computed = compute_token_set(*vocabulary_, state, walk);
+  local = sets.representative(local, [&] {
+    return find_representatives(automaton_, first_state, automaton_.first_state_of_rule[rule + 1],
+                                vocabulary_->max_token_bytes());
+  });
+  if (const TokenSet* set = sets.find(local)) return *set;
+  std::unique_ptr<TokenSet> computed = compute_token_set(*vocabulary_, first_state + static_cast<int32_t>(local), walk);
   if (sets.num_bytes() < kMaxBytes) return *sets.publish(local, std::move(computed));
   spare = std::move(computed);
   return *spare;

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -43,6 +44,8 @@ class RuleTokenSets {
   RuleTokenSets& operator=(const RuleTokenSets&) = delete;
 
   const TokenSet* find(size_t state) const { return sets_[state].load(std::memory_order_acquire); }
+  // The state whose set serves for this one too. find_all is asked once.
+  size_t representative(size_t state, const std::function<std::vector<int32_t>()>& find_all);
   // The one that was there first stays.
   const TokenSet* publish(size_t state, std::unique_ptr<TokenSet> set);
   size_t num_bytes() const {
@@ -52,6 +55,8 @@ class RuleTokenSets {
  private:
   std::vector<std::atomic<const TokenSet*>> sets_;
   std::atomic<size_t> num_set_bytes_{0};
+  std::once_flag representatives_once_;
+  std::vector<int32_t> representatives_;  // by state; empty: each stands for itself
 };
 
 // Sets by the text of their rules, for one vocabulary. Keeps the latest used up to a bound in bytes; what grammars

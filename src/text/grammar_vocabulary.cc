@@ -106,6 +106,28 @@ void GrammarVocabulary::add_tree(std::span<const Token> tokens, std::span<const 
   close_to(0);
   subtree_end_[0] = static_cast<uint32_t>(node_byte_.size());
   first_token_.push_back(static_cast<uint32_t>(node_token_ids_.size()));
+  classes_below_.assign(node_byte_.size(), 0);
+  for (size_t node = node_byte_.size(); node-- > 1;) {
+    classes_below_[node_parent_[node]] |= classes_below_[node] | uint64_t{1} << byte_class(node_byte_[node]);
+  }
+}
+
+// Letters and digits are three classes, each other sign of ASCII one, so that what ends a word or a string stands
+// alone.
+int GrammarVocabulary::byte_class(uint8_t byte) {
+  if (byte >= 'a' && byte <= 'z') return 0;
+  if (byte >= 'A' && byte <= 'Z') return 1;
+  if (byte >= '0' && byte <= '9') return 2;
+  if (byte >= 0xC0) return 3;
+  if (byte >= 0x80) return 4;
+  if (byte == '\t' || byte == '\n' || byte == '\r') return 5 + (byte == '\t') + 2 * (byte == '\n');
+  if (byte < 0x20 || byte == 0x7F) return 8;
+  // 33 signs in four stretches.
+  const int sign = byte < '0'   ? byte - 0x20
+                   : byte < 'A' ? byte - '9' + 15
+                   : byte < 'a' ? byte - 'Z' + 22
+                                : byte - 'z' + 28;
+  return 9 + sign;
 }
 
 int32_t GrammarVocabulary::find_special(std::string_view text) const {
@@ -120,7 +142,7 @@ std::string_view GrammarVocabulary::token_bytes(int32_t id) const {
 }
 
 size_t GrammarVocabulary::num_bytes() const {
-  return sizeof(*this) + num_nodes() * (1 + 2 + 4 + 4 + 4) + node_token_ids_.size() * 4 + token_node_.size() * 8 +
+  return sizeof(*this) + num_nodes() * (1 + 2 + 4 + 4 + 4 + 8) + node_token_ids_.size() * 4 + token_node_.size() * 8 +
          text_.size() + token_set_store_->num_bytes();
 }
 

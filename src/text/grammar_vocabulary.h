@@ -57,6 +57,13 @@ class GrammarVocabulary {
   uint16_t node_depth(size_t node) const { return node_depth_[node]; }
   uint32_t subtree_end(size_t node) const { return subtree_end_[node]; }
   uint32_t node_parent(size_t node) const { return node_parent_[node]; }
+  // Which classes of bytes occur below the node: bit byte_class(b) is set if byte b may.
+  uint64_t classes_below(size_t node) const { return classes_below_[node]; }
+  static int byte_class(uint8_t byte);  // 0 to 63
+  // The ids of all tokens below the node, itself aside.
+  std::span<const int32_t> tokens_below(size_t node) const {
+    return {node_token_ids_.data() + first_token_[node + 1], first_token_[subtree_end_[node]] - first_token_[node + 1]};
+  }
   // The ids of the tokens with exactly the bytes of the node.
   std::span<const int32_t> node_tokens(size_t node) const {
     return {node_token_ids_.data() + first_token_[node], first_token_[node + 1] - first_token_[node]};
@@ -71,6 +78,7 @@ class GrammarVocabulary {
   std::vector<uint16_t> node_depth_;
   std::vector<uint32_t> subtree_end_;
   std::vector<uint32_t> node_parent_;
+  std::vector<uint64_t> classes_below_;
   std::vector<uint32_t> first_token_;  // num_nodes + 1
   std::vector<int32_t> node_token_ids_;
   std::vector<int32_t> token_node_;   // by id; -1: none
