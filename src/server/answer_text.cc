@@ -98,7 +98,7 @@ void AnswerText::release_tokens(AnswerPiece& piece, bool is_end) {
   }
   const auto end = waiting_.begin() + static_cast<std::ptrdiff_t>(num_ready);
   std::move(waiting_.begin(), end, std::back_inserter(piece.tokens));
-  waiting_.erase(waiting_.begin(), is_end ? waiting_.end() : end);
+  waiting_.erase(waiting_.begin(), end);
 }
 
 }  // namespace quire

@@ -311,6 +311,145 @@ TEST_F(GenerationTest, ShutdownTellsWaitingClients) {
   answer_of(*exchange, 503);
 }
 
+// A token that was named as a stop ends the answer and is no part of its text, whatever it spells.
+TEST_F(GenerationTest, AStopTokenIsNoText) {
+  auto exchange = post(read_completion, R"({"prompt":"a","stop_token_ids":[66],"logprobs":0})");
+  ASSERT_NE(engine_.wait_for(1), nullptr);
+  engine_.tell(1, {.token_ids = {'A'}, .logprobs = {{'A', -1.0f, 1, {}}}});
+  engine_.tell(1, {.token_ids = {'B'},
+                   .logprobs = {{'B', -1.0f, 1, {}}},
+                   .finish_reason = FinishReason::kStop,
+                   .stop_token_id = 'B'});
+  const json::object answer = answer_of(*exchange);
+  EXPECT_EQ(answer.at("choices").at(0).at("text"), "A");
+  EXPECT_EQ(answer.at("choices").at(0).at("stop_reason"), 66);
+  EXPECT_EQ(answer.at("choices").at(0).at("logprobs").at("tokens"), json::parse(R"(["A"])"));
+  EXPECT_EQ(answer.at("usage").at("completion_tokens"), 2);
+}
+
+const std::string kHermesTemplate =
+    "{% if tools %}<tools>{{ tools | tojson }}</tools> <tool_call>{\"name\": ..., \"arguments\": ...}</tool_call>{% "
+    "endif %}"
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n";
+const std::string kToolFields =
+    R"("tools":[{"type":"function","function":{"name":"add","parameters":{"type":"object","properties":
+        {"x":{"type":"integer"}},"required":["x"],"additionalProperties":false}}}])";
+
+TEST_F(GenerationTest, ThinkingAndCallsAreStreamedApart) {
+  use_text(kHermesTemplate, {.tools = "hermes", .reasoning = "qwen3"});
+  const std::string said =
+      "<think>hmm\n</think>So: <tool_call>\n{\"name\": \"add\", \"arguments\": {\"x\": 3}}\n</tool_call>";
+  for (const bool is_stream : {false, true}) {
+    auto exchange = post(read_chat, R"({"messages":[{"role":"user","content":"a"}],"max_tokens":99,)" + kToolFields +
+                                        (is_stream ? R"(,"stream":true})" : "}"));
+    const RequestId id = is_stream ? 2 : 1;
+    const Request* request = engine_.wait_for(id);
+    ASSERT_NE(request, nullptr);
+    say(id, said);
+    end(id);
+    std::string reasoning, content, name, arguments, reason;
+    if (is_stream) {
+      for (const json::object& chunk : chunks_of(*exchange)) {
+        const json::object& choice = chunk.at("choices").at(0).as_object();
+        const json::object& delta = choice.at("delta").as_object();
+        if (delta.contains("reasoning_content")) reasoning += delta.at("reasoning_content").as_string();
+        if (delta.contains("content")) content += delta.at("content").as_string();
+        if (delta.contains("tool_calls")) {
+          const json::object& call = delta.at("tool_calls").at(0).at("function").as_object();
+          if (call.contains("name")) name += call.at("name").as_string();
+          arguments += call.at("arguments").as_string();
+        }
+        if (!choice.at("finish_reason").is_null()) reason = choice.at("finish_reason").as_string();
+      }
+    } else {
+      const json::object answer = answer_of(*exchange);
+      const json::value& message = answer.at("choices").at(0).at("message");
+      reasoning = message.at("reasoning_content").as_string();
+      content = message.at("content").as_string();
+      name = message.at("tool_calls").at(0).at("function").at("name").as_string();
+      arguments = message.at("tool_calls").at(0).at("function").at("arguments").as_string();
+      reason = answer.at("choices").at(0).at("finish_reason").as_string();
+    }
+    EXPECT_NE(reasoning.find("hmm"), std::string::npos);
+    EXPECT_EQ(content.find("tool_call"), std::string::npos);
+    EXPECT_EQ(content.find("think"), std::string::npos);
+    EXPECT_NE(content.find("So:"), std::string::npos);
+    EXPECT_EQ(name, "add");
+    EXPECT_EQ(json::parse(arguments), json::parse(R"({"x":3})"));
+    EXPECT_EQ(reason, "tool_calls");
+  }
+}
+
+// Follows a constraint as an engine would: the first allowed byte each time.
+std::string walk(TokenConstraint& constraint, size_t most_tokens) {
+  std::string text;
+  std::vector<uint32_t> mask(10, 0);
+  while (text.size() < most_tokens) {
+    std::fill(mask.begin(), mask.end(), 0xffffffffu);
+    constraint.fill_mask(mask);
+    int32_t token = -1;
+    for (int32_t id = 0; id < 320 && token < 0; ++id) {
+      if ((mask[static_cast<size_t>(id) / 32] >> (id % 32)) & 1u) token = id;
+    }
+    if (token < 0 || token == kTokenEnd) break;
+    constraint.accept(token);
+    text += static_cast<char>(token);
+  }
+  return text;
+}
+
+TEST_F(GenerationTest, FormsOfAnswersBecomeConstraints) {
+  auto exchange = post(read_completion, R"({"prompt":"a","guided_choice":["red","blue"]})");
+  const Request* request = engine_.wait_for(1);
+  ASSERT_NE(request, nullptr);
+  ASSERT_NE(request->constraint, nullptr);
+  const auto copy = request->constraint->clone();
+  EXPECT_EQ(walk(*copy, 20), "blue");
+  copy->rollback(4);
+  EXPECT_EQ(walk(*copy, 20), "blue");
+  EXPECT_EQ(walk(*request->constraint, 20), "blue");  // on its own
+  end(1);
+  answer_of(*exchange);
+
+  auto chat = post(read_chat, R"({"messages":[{"role":"user","content":"a"}],"response_format":{"type":"json_schema",
+                                  "json_schema":{"schema":{"type":"object","properties":{"n":{"enum":[7]}},"required":["n"],
+                                  "additionalProperties":false}}}})");
+  const Request* second = engine_.wait_for(2);
+  ASSERT_NE(second, nullptr);
+  ASSERT_NE(second->constraint, nullptr);
+  EXPECT_EQ(json::parse(walk(*second->constraint, 200)), json::parse(R"({"n":7})"));
+  end(2);
+  answer_of(*chat);
+}
+
+TEST_F(GenerationTest, ARequiredCallIsConstrained) {
+  use_text(kHermesTemplate, {.tools = "hermes", .reasoning = "none"});
+  auto exchange =
+      post(read_chat, R"({"messages":[{"role":"user","content":"a"}],"tool_choice":"required",)" + kToolFields + "}");
+  const Request* request = engine_.wait_for(1);
+  ASSERT_NE(request, nullptr);
+  ASSERT_NE(request->constraint, nullptr);
+  const auto copy = request->constraint->clone();
+  EXPECT_EQ(walk(*copy, 11), "<tool_call>");
+  end(1);
+  answer_of(*exchange);
+}
+
+TEST_F(GenerationTest, FormsThatMakeNoSenseAreRefusedWithTheirField) {
+  const std::pair<std::string, const char*> cases[] = {
+      {R"("guided_regex":"foo**")", "guided_regex"},
+      {R"("guided_regex":")" + std::string(50'000, '(') + "\"", "guided_regex"},
+      {R"("guided_grammar":"root ::= )" + std::string(60'000, '(') + "\"", "guided_grammar"},
+      {R"("guided_json":{"type":"something"})", "guided_json"},
+      {R"("structured_outputs":{"regex":"["})", "structured_outputs.regex"},
+  };
+  for (const auto& [field, param] : cases) {
+    const json::object answer = answer_of(*post(read_completion, R"({"prompt":"a",)" + field + "}"), 400);
+    EXPECT_EQ(error_param(answer), param);
+  }
+  EXPECT_EQ(engine_.num_submitted(), 0u);
+}
+
 TEST_F(GenerationTest, MetricsCountWhatHappened) {
   auto exchange = post(read_completion, R"({"prompt":"abcd","n":2})");
   ASSERT_NE(engine_.wait_for(1), nullptr);

@@ -38,22 +38,29 @@ TokenizerData byte_tokenizer() {
   return data;
 }
 
-constexpr const char* kTemplate =
+const std::string kTemplate =
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
 }  // namespace
 
 ApiFixture::ApiFixture() {
-  auto tokenizer = Tokenizer::create(byte_tokenizer());
-  CHECK(tokenizer.is_ok());
-  auto text = TextFrontend::create(std::move(tokenizer).value(), std::string(kTemplate));
-  CHECK(text.is_ok());
-  text_ = std::move(text).value();
   auto pool = TextPool::create({.num_threads = 2, .max_waiting_long = 64});
   CHECK(pool.is_ok());
   pool_ = std::move(pool).value();
   metrics_ = std::make_unique<ServerMetrics>(registry_, "tiny");
+  use_text(kTemplate, {.tools = "none", .reasoning = "none"});
+}
+
+void ApiFixture::use_text(const std::string& chat_template, const TextFrontend::Parsers& parsers) {
+  context_.reset();
+  auto tokenizer = Tokenizer::create(byte_tokenizer());
+  CHECK(tokenizer.is_ok());
+  auto text = TextFrontend::create(std::move(tokenizer).value(), chat_template, parsers);
+  CHECK(text.is_ok());
+  text_ = std::move(text).value();
+  auto vocabulary = GrammarVocabulary::create(text_->tokenizer());
+  CHECK(vocabulary.is_ok());
   engine_.limits_.vocab_size = text_->tokenizer().vocab_size();
   context_ = std::make_shared<ApiContext>(ApiContext{.engine = engine_,
                                                      .text = *text_,
@@ -61,6 +68,7 @@ ApiFixture::ApiFixture() {
                                                      .metrics = metrics_.get(),
                                                      .model_names = {"tiny", "other-name"},
                                                      .embedding_size = 4,
+                                                     .grammar_vocabulary = vocabulary.value(),
                                                      .grammars = &grammars_,
                                                      .end_token_ids = {kTokenEnd}});
 }

@@ -27,6 +27,9 @@ class ApiFixture : public ::testing::Test {
  protected:
   ApiFixture();
 
+  // Another text side, for models that write calls or thinking in this way. Before the first request.
+  void use_text(const std::string& chat_template, const TextFrontend::Parsers& parsers);
+
   std::shared_ptr<FakeExchange> post(GenerationReader read, const std::string& body);
   // Waits for the end and reads the answer.
   static boost::json::object answer_of(FakeExchange& exchange, int status = 200);
