@@ -36,7 +36,7 @@ def json_lines(text):
 class UsageTest(unittest.TestCase):
     def test_help_lists_every_command(self):
         text = run("--help", check_code=0).out
-        for command in ("generate", "chat", "tokenize", "render", "models", "inspect", "bench"):
+        for command in ("serve", "generate", "chat", "tokenize", "render", "run-batch", "models", "pull", "inspect", "bench", "bench-serve"):
             self.assertIn(command, text)
             self.assertIn("--", run(command, "--help", check_code=0).out)
 

@@ -296,6 +296,29 @@ class PullTest(unittest.TestCase):
 
     # ---- Beside pull ----
 
+    def test_a_model_of_that_form_is_pulled_on_its_first_use_alone(self):
+        tiny = pathlib.Path(__file__).resolve().parent / "goldens/models/llama"
+        files = {path.name: path.read_bytes() for path in tiny.iterdir()}
+        self.hub.add("org/tiny", files, lfs=[name for name in files if name.endswith((".safetensors", ".gguf"))])
+        for model in ("org/tiny", "org/tiny:model"):
+            lines = []
+            for _ in range(2):
+                result = subprocess.run([QUIRE, "tokenize", model], input='"hello"\n', stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                        timeout=60, env=self.environment)
+                self.assertEqual(result.returncode, 0, result.stderr)
+                lines.append(result.stdout)
+                if len(lines) == 1:
+                    self.assertIn("fetching", result.stderr)
+                    self.hub.requests.clear()
+            self.assertEqual(self.hub.requests, [])
+            self.assertEqual(lines[0], lines[1])
+        self.run_quire("inspect", "org/tiny", HF_HUB_OFFLINE="1")
+        message = self.run_quire("inspect", "org/none", code=1).stderr
+        self.assertIn("no file or folder 'org/none'", message)
+        self.assertEqual(len(self.hub.requests), 1)
+        self.assertIn("no file, folder", self.run_quire("inspect", "org/none.gguf", code=1).stderr)
+        self.assertEqual(len(self.hub.requests), 1)
+
     def test_models_lists_what_was_pulled(self):
         self.add_gguf()
         self.hub.add("org/whole", {**FOLDER, "model.safetensors": WEIGHTS}, lfs=["model.safetensors"])
