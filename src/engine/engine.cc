@@ -319,7 +319,9 @@ void Engine::note_scheduled(const StepPlan& plan, Clock::time_point now) {
     --num_requests_queued_;
     stats_.num_prompt_tokens += request.num_prompt_tokens;
     stats_.num_cached_tokens += sequence.num_cached_tokens;
-    if (prefix_cache_ != nullptr) stats_.num_queried_tokens += request.num_prompt_tokens;
+    if (prefix_cache_ != nullptr && !sequence.needs_every_position()) {
+      stats_.num_queried_tokens += request.num_prompt_tokens;
+    }
   }
 }
 

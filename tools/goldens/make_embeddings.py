@@ -54,9 +54,9 @@ def compare(gguf, tokenizer_file, url):
     tokenizer, path = Tokenizer.from_file(tokenizer_file), pathlib.Path(gguf).resolve()
     model = AutoModel.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32,
                                       attn_implementation="eager").eval()
-    worst = 0.0
+    worst, name = 0.0, json.load(urllib.request.urlopen(url + "/v1/models"))["data"][0]["id"]
     for prompt in PROMPTS:
-        body = {"model": "default", "input": prompt, "encoding_format": "float"}
+        body = {"model": name, "input": prompt, "encoding_format": "float"}
         request = urllib.request.Request(url + "/v1/embeddings", json.dumps(body).encode(),
                                          {"Content-Type": "application/json"})
         answer = json.load(urllib.request.urlopen(request))["data"][0]["embedding"]
