@@ -390,8 +390,12 @@ std::string result_message(const std::string& id = "abcDEF123") {
 }
 
 bool reads_field(std::string_view source, const std::string& field) {
-  for (const std::string& way : {"." + field, "'" + field + "'", "\"" + field + "\""})
-    if (source.find(way) != std::string_view::npos) return true;
+  for (const std::string& way : {"." + field, "'" + field + "'", "\"" + field + "\""}) {
+    for (size_t at = source.find(way); at != std::string_view::npos; at = source.find(way, at + 1)) {
+      const char behind = at + way.size() < source.size() ? source[at + way.size()] : ' ';
+      if (behind != '_' && !(behind >= 'a' && behind <= 'z')) return true;  // not ".reasoning_content" for ".reasoning"
+    }
+  }
   return false;
 }
 
