@@ -16,7 +16,7 @@ void attention_layer(StepContext& context, const StepBatch& batch, const Attenti
   const int64_t query_size = static_cast<int64_t>(layer.num_heads) * layer.head_dim;
   const int64_t kv_size = static_cast<int64_t>(layer.num_kv_heads) * layer.head_dim;
   const TensorView qkv = op_context.scratch.take(dtype, {num_tokens, query_size + 2 * kv_size});
-  linear(context, layer.qkv, qkv, inputs.x);
+  norm_linear(context, layer.qkv, qkv, inputs.x, inputs.norm);
   const TensorView q = qkv.slice(1, 0, query_size).split_last_dimension(layer.head_dim);
   const TensorView k = qkv.slice(1, query_size, query_size + kv_size).split_last_dimension(layer.head_dim);
   const TensorView v =
@@ -24,10 +24,7 @@ void attention_layer(StepContext& context, const StepBatch& batch, const Attenti
 
   if (layer.q_norm.is_given()) ops.rms_norm(op_context, q, q, layer.q_norm, layer.norm_epsilon);
   if (layer.k_norm.is_given()) ops.rms_norm(op_context, k, k, layer.k_norm, layer.norm_epsilon);
-  // The heads of q and k lie side by side: one launch turns both.
-  const TensorView q_and_k = qkv.slice(1, 0, query_size + kv_size).split_last_dimension(layer.head_dim);
-  ops.rope(op_context, q_and_k, inputs.rope_table, layer.rope_style);
-  ops.write_kv(op_context, kv, k, v, group.batch.slots);
+  ops.rope_and_write_kv(op_context, q, k, v, inputs.rope_table, layer.rope_style, {kv, group.batch.slots});
 
   const TensorView mixed = op_context.scratch.take(dtype, {num_tokens, query_size});
   ops.attention(op_context, mixed.split_last_dimension(layer.head_dim), q, kv, group.batch, *group.plan, layer.params);

@@ -21,12 +21,13 @@ struct AttentionLayer {
   Linear output;
 };
 
-// y = output(attention(x)) (+ residual).   x, y, residual: [num_tokens, hidden]; residual may be y
+// y = output(attention(norm(x))) (+ residual).   x, y, residual: [num_tokens, hidden]; residual may be y; y may be x
 //   rope_table: [num_tokens, rotary_dim] f32
 //   rows: [num_rows] i32, or left out (rank 0). With it only these rows of the answer are made, and y and residual
 //     have num_rows
 struct AttentionInputs {
   ConstTensorView x;
+  InputNorm norm;  // of x; or not given
   ConstTensorView rope_table;
   ConstTensorView residual;
   ConstTensorView rows;

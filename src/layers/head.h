@@ -13,7 +13,7 @@ struct HeadLayer {
   float soft_cap = 0.0f;  // 0: none
 };
 
-// logits = output(norm(x)).   x: [num_rows, hidden], overwritten   logits: [num_rows, vocab] f32
+// logits = output(norm(x)).   x: [num_rows, hidden]   logits: [num_rows, vocab] f32
 void head_layer(StepContext& context, const HeadLayer& layer, TensorView logits, TensorView x);
 
 }  // namespace quire

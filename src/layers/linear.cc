@@ -21,4 +21,21 @@ void linear(StepContext& context, const Linear& layer, TensorView y, ConstTensor
   }
 }
 
+void norm_linear(StepContext& context, const Linear& layer, TensorView y, ConstTensorView x, const InputNorm& norm) {
+  OpContext& op_context = context.op_context;
+  if (layer.parts.size() == 1) {
+    const Linear::Part& part = layer.parts[0];
+    context.ops.norm_linear(op_context, y, x, norm, part.weight, {.bias = part.bias, .residual = {}});
+    return;
+  }
+  if (!norm.weight.is_given()) {
+    linear(context, layer, y, x);
+    return;
+  }
+  const ArenaScope scope(op_context.scratch);
+  const TensorView normed = op_context.scratch.take(x.dtype(), {x.size(0), x.size(1)});
+  context.ops.rms_norm(op_context, normed, x, norm.weight, norm.epsilon);
+  linear(context, layer, y, normed);
+}
+
 }  // namespace quire

@@ -21,4 +21,7 @@ struct Linear {
 // y = x · Wᵀ (+ bias + residual).   x: [num_tokens, k]   y, residual: [num_tokens, n]; residual may be y itself
 void linear(StepContext& context, const Linear& layer, TensorView y, ConstTensorView x, ConstTensorView residual = {});
 
+// The same of rms_norm(x), where a norm is given.
+void norm_linear(StepContext& context, const Linear& layer, TensorView y, ConstTensorView x, const InputNorm& norm);
+
 }  // namespace quire

@@ -12,8 +12,9 @@ struct MlpLayer {
   Activation activation = Activation::kSilu;
 };
 
-// y = down(activation(gate(x)) * up(x)) (+ residual).   x, y, residual: [num_tokens, hidden]; residual may be y
-void mlp_layer(StepContext& context, const MlpLayer& layer, TensorView y, ConstTensorView x,
+// y = down(activation(gate(x)) * up(x)) (+ residual), of norm(x) where a norm is given.   x, y, residual: [num_tokens,
+// hidden]; residual may be y; y may be x
+void mlp_layer(StepContext& context, const MlpLayer& layer, TensorView y, ConstTensorView x, const InputNorm& norm,
                ConstTensorView residual = {});
 
 }  // namespace quire

@@ -43,9 +43,11 @@ Result<StepOutput> Decoder::forward(StepContext& context, const StepBatch& batch
   for (const DecoderLayer& layer : parts_.layers) {
     const bool is_last = &layer == &parts_.layers.back();
     const Stream& stream = is_last ? wanted : all;
-    AttentionInputs inputs = {
-        .x = all.normed, .rope_table = rope_tables[static_cast<size_t>(layer.rope_index)], .residual = {}, .rows = {}};
-    ops.rms_norm(op_context, all.normed, all.hidden, layer.attention_norm, parts_.config.norm_epsilon);
+    AttentionInputs inputs = {.x = all.hidden,
+                              .norm = {layer.attention_norm, parts_.config.norm_epsilon},
+                              .rope_table = rope_tables[static_cast<size_t>(layer.rope_index)],
+                              .residual = {},
+                              .rows = {}};
     if (is_last) {
       inputs.rows = batch.output_rows;
       ops.gather_rows(op_context, wanted.hidden, all.hidden, batch.output_rows);
@@ -63,10 +65,11 @@ Result<StepOutput> Decoder::forward(StepContext& context, const StepBatch& batch
 Decoder::Stream Decoder::take_stream(Arena& arena, int64_t num_rows) const {
   const DType dtype = parts_.activation_dtype;
   const int64_t hidden_size = parts_.config.hidden_size;
-  Stream stream = {.hidden = arena.take(dtype, {num_rows, hidden_size}),
-                   .normed = arena.take(dtype, {num_rows, hidden_size}),
-                   .delta = {}};
-  if (parts_.layers[0].mlp_post_norm.is_given()) stream.delta = arena.take(dtype, {num_rows, hidden_size});
+  Stream stream = {.hidden = arena.take(dtype, {num_rows, hidden_size}), .normed = {}, .delta = {}};
+  if (parts_.layers[0].mlp_post_norm.is_given()) {
+    stream.normed = arena.take(dtype, {num_rows, hidden_size});
+    stream.delta = arena.take(dtype, {num_rows, hidden_size});
+  }
   return stream;
 }
 
@@ -79,15 +82,14 @@ void Decoder::run_layer(StepContext& context, const StepBatch& batch, const Deco
     attention_layer(context, batch, layer.attention, stream.delta, inputs);
     ops.rms_norm(op_context, stream.delta, stream.delta, layer.attention_post_norm, epsilon);
     ops.add_rms_norm(op_context, stream.normed, stream.hidden, stream.delta, layer.mlp_norm, epsilon);
-    mlp_layer(context, layer.mlp, stream.delta, stream.normed);
+    mlp_layer(context, layer.mlp, stream.delta, stream.normed, {});
     ops.rms_norm(op_context, stream.delta, stream.delta, layer.mlp_post_norm, epsilon);
     ops.add(op_context, stream.hidden, stream.hidden, stream.delta);
   } else {
     AttentionInputs residual_inputs = inputs;
     residual_inputs.residual = stream.hidden;
     attention_layer(context, batch, layer.attention, stream.hidden, residual_inputs);
-    ops.rms_norm(op_context, stream.normed, stream.hidden, layer.mlp_norm, epsilon);
-    mlp_layer(context, layer.mlp, stream.hidden, stream.normed, stream.hidden);
+    mlp_layer(context, layer.mlp, stream.hidden, stream.hidden, {layer.mlp_norm, epsilon}, stream.hidden);
   }
 }
 

@@ -51,8 +51,8 @@ class Decoder final : public Model {
   // The rows that a layer works on.
   struct Stream {
     TensorView hidden;  // [num_rows, hidden]: the residual stream
-    TensorView normed;  // the input of the next part
-    TensorView delta;   // a part's output before it is added; sandwich norms only
+    TensorView normed;  // the input of the MLP; sandwich norms only, likewise:
+    TensorView delta;   // a part's output before it is added
   };
   Stream take_stream(Arena& arena, int64_t num_rows) const;
   // One layer. Where inputs.rows are given, `stream` has these rows alone.

@@ -33,6 +33,33 @@ void Ops::sample(OpContext&, TensorView ids, ConstTensorView logits, const Sampl
   sample_rows(ids, logits, rows);
 }
 
+void Ops::norm_linear(OpContext& context, TensorView y, ConstTensorView x, const InputNorm& norm, const Weight& weight,
+                      const Epilogue& epilogue) {
+  if (!norm.weight.is_given()) {
+    linear(context, y, x, weight, epilogue);
+    return;
+  }
+  const ArenaScope scope(context.scratch);
+  const TensorView normed = context.scratch.take(x.dtype(), {x.size(0), x.size(1)});
+  rms_norm(context, normed, x, norm.weight, norm.epsilon);
+  linear(context, y, normed, weight, epilogue);
+}
+
+void Ops::norm_gated_linear(OpContext& context, TensorView y, ConstTensorView x, const InputNorm& norm,
+                            const Weight& weight, ConstTensorView bias, Activation activation) {
+  const ArenaScope scope(context.scratch);
+  const TensorView both = context.scratch.take(x.dtype(), {x.size(0), weight.n});
+  norm_linear(context, both, x, norm, weight, {.bias = bias, .residual = {}});
+  gated_activation(context, y, both.slice(1, 0, weight.n / 2), both.slice(1, weight.n / 2, weight.n), activation);
+}
+
+void Ops::rope_and_write_kv(OpContext& context, TensorView q, TensorView k, ConstTensorView v, ConstTensorView table,
+                            RopeStyle style, const KvTarget& target) {
+  rope(context, q, table, style);
+  rope(context, k, table, style);
+  write_kv(context, target.kv, k, v, target.slots);
+}
+
 void Ops::add_rms_norm(OpContext& context, TensorView y, TensorView x, ConstTensorView delta, ConstTensorView weight,
                        float epsilon) {
   add(context, x, x, delta);

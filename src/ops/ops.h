@@ -52,6 +52,12 @@ struct Epilogue {
   ConstTensorView residual;  // [num_tokens, n] dtype of y, or not given; may be y itself
 };
 
+// An RMS norm of a linear layer's input; not given where the input is taken as it is.
+struct InputNorm {
+  ConstTensorView weight;  // [k] f32
+  float epsilon = 0.0f;
+};
+
 enum class RopeStyle : uint8_t {
   kHalves,       // pairs (i, i + rotary_dim / 2): Hugging Face's rotate_half, GPT-NeoX
   kInterleaved,  // pairs (2i, 2i + 1): the original Llama files and GGUF's permuted q and k
@@ -190,6 +196,15 @@ class Ops {
   virtual void linear(OpContext& context, TensorView y, ConstTensorView x, const Weight& weight,
                       const Epilogue& epilogue) = 0;
 
+  // y = rms_norm(x) · Wᵀ (+ bias + residual). Fused; the default body calls rms_norm into scratch, and linear.
+  virtual void norm_linear(OpContext& context, TensorView y, ConstTensorView x, const InputNorm& norm,
+                           const Weight& weight, const Epilogue& epilogue);
+
+  // y = activation(gate) * up, where gate and up are the halves of rms_norm(x) · Wᵀ, rounded to y's dtype; norm may be
+  // left out. Fused; the default body calls norm_linear into scratch, and gated_activation.   y: [num_tokens, n / 2]
+  virtual void norm_gated_linear(OpContext& context, TensorView y, ConstTensorView x, const InputNorm& norm,
+                                 const Weight& weight, ConstTensorView bias, Activation activation);
+
   // One matrix an expert: rows [offsets[e], offsets[e + 1]) of x go through expert e. Mixture-of-experts layers sort
   // their tokens by expert first.   x: [num_rows, k]   y: [num_rows, n]   offsets: [num_experts + 1] i32
   virtual void grouped_linear(OpContext& context, TensorView y, ConstTensorView x, const Weight& weight,
@@ -212,6 +227,15 @@ class Ops {
   // head_dim]
   virtual void write_kv(OpContext& context, const PagedKv& kv, ConstTensorView k, ConstTensorView v,
                         ConstTensorView slots) = 0;
+
+  // rope on q and k, then write_kv; k is left as it may be. Fused; the default body calls the three.
+  //   q: [num_tokens, num_heads, head_dim]   k, v: [num_tokens, num_kv_heads, head_dim]
+  struct KvTarget {
+    const PagedKv& kv;
+    ConstTensorView slots;
+  };
+  virtual void rope_and_write_kv(OpContext& context, TensorView q, TensorView k, ConstTensorView v,
+                                 ConstTensorView table, RopeStyle style, const KvTarget& target);
 
   // Copies whole pages inside the pool, all layers at once: pages[i] = {from, to} (host memory). `page_bytes` apart
   // from `base`.

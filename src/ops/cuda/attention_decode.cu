@@ -13,6 +13,7 @@
 #include "ops/cuda/attention.h"
 #include "ops/cuda/cuda_support.h"
 #include "ops/cuda/device_dtype.cuh"
+#include "ops/cuda/launch.cuh"
 #include "ops/cuda/mma.cuh"
 
 namespace quire::cuda {
@@ -181,7 +182,9 @@ __global__ void __launch_bounds__(kThreads, 3) decode_kernel(Args args) {
   const int t = lane % 4;
   const PagedKv& kv = args.kv;
   const int kv_head = static_cast<int>(blockIdx.x) % kv.num_kv_heads;
+  let_next_start();
   const DecodeItem item = args.items[blockIdx.x / kv.num_kv_heads];
+  wait_for_previous();
   if (item.num_chunks == 0) return;
   const int length = item.length;
   const int token = item.token;
@@ -384,8 +387,7 @@ template <typename T, int D>
 void launch(const AttentionCall& call, const Args& args) {
   const unsigned grid = static_cast<unsigned>(call.plan.num_decode_items * call.kv.num_kv_heads);
   if (grid == 0) return;
-  decode_kernel<T, D><<<grid, kThreads, 0, call.stream>>>(args);
-  CUDA_CHECK_LAUNCH();
+  launch_dependent(call.stream, decode_kernel<T, D>, dim3(grid), dim3(kThreads), args);
 }
 
 }  // namespace

@@ -258,6 +258,63 @@ void CudaOps::grouped_linear(OpContext& context, TensorView y, ConstTensorView x
                forced_kernel("linear"));
 }
 
+void CudaOps::norm_linear(OpContext& context, TensorView y, ConstTensorView x, const InputNorm& norm,
+                          const Weight& weight, const Epilogue& epilogue) {
+  const cuda::LinearCall call{.stream = stream_of(context),
+                              .library = library_.get(),
+                              .compute = compute_,
+                              .y = y,
+                              .x = x,
+                              .weight = weight,
+                              .epilogue = epilogue,
+                              .norm = norm};
+  if (!norm.weight.is_given() || !forced_kernel("linear").empty() || !cuda::accepts_gemv(call)) {
+    return Ops::norm_linear(context, y, x, norm, weight, epilogue);
+  }
+  cuda::linear(call);
+}
+
+void CudaOps::norm_gated_linear(OpContext& context, TensorView y, ConstTensorView x, const InputNorm& norm,
+                                const Weight& weight, ConstTensorView bias, Activation activation) {
+  const cuda::LinearCall call{.stream = stream_of(context),
+                              .library = library_.get(),
+                              .compute = compute_,
+                              .y = y,
+                              .x = x,
+                              .weight = weight,
+                              .epilogue = {.bias = bias, .residual = {}},
+                              .norm = norm,
+                              .gate = activation == Activation::kSilu ? cuda::Gate::kSilu : cuda::Gate::kGeluTanh};
+  if (!forced_kernel("linear").empty() || !cuda::accepts_gated_gemv(call)) {
+    return Ops::norm_gated_linear(context, y, x, norm, weight, bias, activation);
+  }
+  CHECK(y.size(0) == 1);
+  CHECK(2 * y.size(1) == weight.n);
+  CHECK(x.size(1) == weight.k);
+  cuda::linear_gemv(call);
+}
+
+void CudaOps::rope_and_write_kv(OpContext& context, TensorView q, TensorView k, ConstTensorView v,
+                                ConstTensorView table, RopeStyle style, const KvTarget& target) {
+  CHECK(q.rank() == 3);
+  CHECK(k.rank() == 3);
+  CHECK(v.rank() == 3);
+  const cuda::RopeWriteArgs args{.q = q,
+                                 .k = k,
+                                 .v = v,
+                                 .table = table,
+                                 .is_interleaved = style == RopeStyle::kInterleaved,
+                                 .kv = target.kv,
+                                 .slots = target.slots};
+  if (!cuda::accepts_rope_and_write(args)) return Ops::rope_and_write_kv(context, q, k, v, table, style, target);
+  CHECK(table.size(0) == q.size(0));
+  CHECK(k.size(0) == q.size(0));
+  CHECK(k.size(1) == target.kv.num_kv_heads);
+  CHECK(target.slots.num_elements() == k.size(0));
+  check_same_shape(k, v);
+  cuda::rope_and_write(stream_of(context), args);
+}
+
 void CudaOps::rope_table(OpContext& context, TensorView table, ConstTensorView positions, const RopeParams& params) {
   CHECK(table.rank() == 2);
   CHECK(table.size(0) == positions.num_elements());

@@ -54,6 +54,13 @@ class CudaOps final : public Ops {
   void grouped_linear(OpContext& context, TensorView y, ConstTensorView x, const Weight& weight,
                       ConstTensorView offsets) override;
 
+  void norm_linear(OpContext& context, TensorView y, ConstTensorView x, const InputNorm& norm, const Weight& weight,
+                   const Epilogue& epilogue) override;
+  void norm_gated_linear(OpContext& context, TensorView y, ConstTensorView x, const InputNorm& norm,
+                         const Weight& weight, ConstTensorView bias, Activation activation) override;
+  void rope_and_write_kv(OpContext& context, TensorView q, TensorView k, ConstTensorView v, ConstTensorView table,
+                         RopeStyle style, const KvTarget& target) override;
+
   void rope_table(OpContext& context, TensorView table, ConstTensorView positions, const RopeParams& params) override;
   void rope(OpContext& context, TensorView x, ConstTensorView table, RopeStyle style) override;
   void write_kv(OpContext& context, const PagedKv& kv, ConstTensorView k, ConstTensorView v,

@@ -6,6 +6,7 @@
 
 #include "ops/cuda/cuda_support.h"
 #include "ops/cuda/device_dtype.cuh"
+#include "ops/cuda/launch.cuh"
 
 namespace quire::cuda {
 
@@ -52,6 +53,8 @@ template <typename T, int V>
 __global__ void binary_kernel(BinaryOp op, Rows<T*> y, Rows<const T*> a, Rows<const T*> b, int64_t num_rows,
                               int64_t size) {
   using Vec = Vector<T, V>;
+  let_next_start();
+  wait_for_previous();
   const int64_t i = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * V;
   if (i >= size) return;
   for (int64_t row = blockIdx.y; row < num_rows; row += gridDim.y) {
@@ -100,6 +103,8 @@ __global__ void rms_norm_kernel(Rows<T*> y, Rows<const T*> x, Rows<const T*> del
                                 float epsilon, int64_t num_rows, int num_heads, int64_t size) {
   using Vec = Vector<T, V>;
   __shared__ float partial[32];
+  let_next_start();
+  wait_for_previous();
   const int64_t row = int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
   if (row >= num_rows) return;
   const int64_t token = row / num_heads;
@@ -187,6 +192,86 @@ __global__ void write_kv_kernel(PagedKv kv, Rows<const T*> k, Rows<const T*> v, 
   store_float_as(kv.v, kv.dtype, offset, to_float(v.data[token * v.token_stride + head * v.head_stride + d]));
 }
 
+template <typename T>
+struct RopeWrite {
+  Rows<T*> q;
+  Rows<const T*> k;
+  Rows<const T*> v;
+  const float* table;
+  int64_t table_stride;
+  const int64_t* slots;
+  PagedKv kv;
+  int num_heads;
+  bool is_interleaved;
+  int64_t num_items;
+};
+
+// A thread 16 elements of a head: 8 pairs of q or of k, or 16 elements of v. Heads of a token: q's, k's, v's.
+template <typename T>
+__global__ void rope_and_write_kernel(RopeWrite<T> args) {
+  using Vec = Vector<T, 8>;
+  let_next_start();
+  wait_for_previous();
+  const int64_t index = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (index >= args.num_items) return;
+  const int num_kv_heads = args.kv.num_kv_heads;
+  const int half = args.kv.head_dim / 2;
+  const int chunks = half / 8;
+  const int all_heads = args.num_heads + 2 * num_kv_heads;
+  const int chunk = static_cast<int>(index % chunks);
+  const int64_t row = index / chunks;
+  const int head = static_cast<int>(row % all_heads);
+  const int64_t token = row / all_heads;
+  const bool is_q = head < args.num_heads;
+  const bool is_v = head >= args.num_heads + num_kv_heads;
+  const int kv_head = is_v ? head - args.num_heads - num_kv_heads : head - args.num_heads;
+  const T* source = is_q   ? args.q.data + token * args.q.token_stride + head * args.q.head_stride
+                    : is_v ? args.v.data + token * args.v.token_stride + kv_head * args.v.head_stride
+                           : args.k.data + token * args.k.token_stride + kv_head * args.k.head_stride;
+  // Where the two vectors of 8 lie: a half apart, or one after another.
+  const int first_offset = args.is_interleaved || is_v ? 16 * chunk : 8 * chunk;
+  const int second_offset = args.is_interleaved || is_v ? first_offset + 8 : first_offset + half;
+  Vec first = *reinterpret_cast<const Vec*>(source + first_offset);
+  Vec second = *reinterpret_cast<const Vec*>(source + second_offset);
+  if (!is_v) {
+    float cosines[8];
+    float sines[8];
+    const float* table = args.table + token * args.table_stride + 8 * chunk;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      cosines[i] = table[i];
+      sines[i] = table[half + i];
+    }
+    const auto rotate = [&](T& x, T& y, int i) {
+      const float a = to_float(x);
+      const float b = to_float(y);
+      x = from_float<T>(__fsub_rn(__fmul_rn(a, cosines[i]), __fmul_rn(b, sines[i])));
+      y = from_float<T>(__fadd_rn(__fmul_rn(b, cosines[i]), __fmul_rn(a, sines[i])));
+    };
+    if (args.is_interleaved) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        rotate(first.v[2 * i], first.v[2 * i + 1], i);
+        rotate(second.v[2 * i], second.v[2 * i + 1], i + 4);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) rotate(first.v[i], second.v[i], i);
+    }
+  }
+  T* target = nullptr;
+  if (is_q) {
+    target = args.q.data + token * args.q.token_stride + head * args.q.head_stride;
+  } else {
+    const int64_t slot = args.slots[token];
+    if (slot < 0) return;
+    target = static_cast<T*>(is_v ? args.kv.v : args.kv.k) + slot / args.kv.page_size * args.kv.page_stride +
+             kv_head * args.kv.head_stride + slot % args.kv.page_size * args.kv.token_stride;
+  }
+  *reinterpret_cast<Vec*>(target + first_offset) = first;
+  *reinterpret_cast<Vec*>(target + second_offset) = second;
+}
+
 dim3 row_grid(int64_t num_rows, int64_t num_items) {
   return dim3(static_cast<unsigned>(ceil_div<int64_t>(num_items, kThreads)),
               static_cast<unsigned>(std::min(num_rows, kMaxGridRows)));
@@ -206,11 +291,11 @@ void binary(cudaStream_t stream, BinaryOp op, const TensorView& y, const ConstTe
     using T = decltype(type);
     constexpr int V = kVectorSize<T>;
     if (is_wide) {
-      binary_kernel<T, V><<<row_grid(num_rows, size / V), kThreads, 0, stream>>>(op, rows_of<T>(y), rows_of<T>(a),
-                                                                                 rows_of<T>(b), num_rows, size);
+      launch_dependent(stream, binary_kernel<T, V>, row_grid(num_rows, size / V), dim3(kThreads), op, rows_of<T>(y),
+                       rows_of<T>(a), rows_of<T>(b), num_rows, size);
     } else {
-      binary_kernel<T, 1><<<row_grid(num_rows, size), kThreads, 0, stream>>>(op, rows_of<T>(y), rows_of<T>(a),
-                                                                             rows_of<T>(b), num_rows, size);
+      launch_dependent(stream, binary_kernel<T, 1>, row_grid(num_rows, size), dim3(kThreads), op, rows_of<T>(y),
+                       rows_of<T>(a), rows_of<T>(b), num_rows, size);
     }
   });
   CUDA_CHECK_LAUNCH();
@@ -264,8 +349,8 @@ void rms_norm(cudaStream_t stream, const RmsNormArgs& args) {
     const dim3 block = num_items <= 64 ? dim3(32, 4) : dim3(num_items <= 512 ? 128 : kThreads, 1);
     const unsigned grid = static_cast<unsigned>(ceil_div<int64_t>(num_rows, block.y));
     const auto kernel = is_wide ? rms_norm_kernel<T, kVectorSize<T>> : rms_norm_kernel<T, 1>;
-    kernel<<<grid, block, 0, stream>>>(rows_of<T>(args.y), rows_of<T>(x), delta, x_sum, args.weight.data<float>(),
-                                       args.epsilon, num_rows, num_heads, size);
+    launch_dependent(stream, kernel, dim3(grid), block, rows_of<T>(args.y), rows_of<T>(x), delta, x_sum,
+                     args.weight.data<float>(), args.epsilon, num_rows, num_heads, size);
   });
   CUDA_CHECK_LAUNCH();
 }
@@ -304,6 +389,38 @@ void write_kv(cudaStream_t stream, const PagedKv& kv, const ConstTensorView& k, 
                                                                          slots.data<int64_t>(), num_elements);
   });
   CUDA_CHECK_LAUNCH();
+}
+
+bool accepts_rope_and_write(const RopeWriteArgs& args) {
+  const PagedKv& kv = args.kv;
+  const DType dtype = args.q.dtype();
+  return dtype != DType::kF32 && args.k.dtype() == dtype && args.v.dtype() == dtype && kv.dtype == dtype &&
+         kv.head_dim % 16 == 0 && args.q.size(2) == kv.head_dim && args.table.size(1) == kv.head_dim &&
+         is_vectorizable(args.q) && is_vectorizable(args.k) && is_vectorizable(args.v) && is_aligned(kv.k, 16) &&
+         is_aligned(kv.v, 16) && kv.page_stride % 8 == 0 && kv.head_stride % 8 == 0 && kv.token_stride % 8 == 0;
+}
+
+void rope_and_write(cudaStream_t stream, const RopeWriteArgs& args) {
+  const PagedKv& kv = args.kv;
+  const int num_heads = static_cast<int>(args.q.size(1));
+  const int64_t num_items = args.q.size(0) * (num_heads + 2 * kv.num_kv_heads) * (kv.head_dim / 16);
+  if (num_items == 0) return;
+  dispatch_activation(args.q.dtype(), [&](auto type) {
+    using T = decltype(type);
+    constexpr int kThreadsHere = 128;
+    const RopeWrite<T> call{.q = rows_of<T>(args.q),
+                            .k = rows_of<T>(args.k),
+                            .v = rows_of<T>(args.v),
+                            .table = args.table.data<float>(),
+                            .table_stride = args.table.stride(0),
+                            .slots = args.slots.data<int64_t>(),
+                            .kv = kv,
+                            .num_heads = num_heads,
+                            .is_interleaved = args.is_interleaved,
+                            .num_items = num_items};
+    launch_dependent(stream, rope_and_write_kernel<T>,
+                     dim3(static_cast<unsigned>(ceil_div<int64_t>(num_items, kThreadsHere))), dim3(kThreadsHere), call);
+  });
 }
 
 }  // namespace quire::cuda

@@ -32,6 +32,18 @@ void rms_norm(cudaStream_t stream, const RmsNormArgs& args);
 void rope_table(cudaStream_t stream, const TensorView& table, const ConstTensorView& positions,
                 const ConstTensorView& inverse_frequencies, float attention_factor);
 void rope(cudaStream_t stream, const TensorView& x, const ConstTensorView& table, bool is_interleaved);
+// rope on q and k and write_kv at once, 16 bytes an access: whole heads are rotated, and the cache has their dtype.
+struct RopeWriteArgs {
+  TensorView q;
+  ConstTensorView k;
+  ConstTensorView v;
+  ConstTensorView table;
+  bool is_interleaved;
+  PagedKv kv;
+  ConstTensorView slots;
+};
+bool accepts_rope_and_write(const RopeWriteArgs& args);
+void rope_and_write(cudaStream_t stream, const RopeWriteArgs& args);
 void write_kv(cudaStream_t stream, const PagedKv& kv, const ConstTensorView& k, const ConstTensorView& v,
               const ConstTensorView& slots);
 

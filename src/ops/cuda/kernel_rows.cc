@@ -13,6 +13,7 @@ bool accepts_any(const Call&) {
 }
 
 constexpr KernelRow<LinearCall> kLinearRows[] = {
+    {"gemv", accepts_gemv, linear_gemv, "gemv"},
     {"skinny_mma", accepts_skinny_mma, linear_skinny_mma, "decode"},
     {"cublaslt", accepts_cublaslt, linear_cublaslt, "prefill"},
     {"dequantize_cublaslt", accepts_dequantize_cublaslt, linear_dequantize_cublaslt, "prefill"},

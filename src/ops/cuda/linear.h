@@ -13,6 +13,8 @@ namespace quire::cuda {
 
 class LinearLibrary;  // linear_cublaslt.h
 
+enum class Gate : uint8_t { kNone, kSilu, kGeluTanh };
+
 struct LinearCall {
   cudaStream_t stream;
   LinearLibrary* library;
@@ -22,6 +24,8 @@ struct LinearCall {
   const Weight& weight;
   Epilogue epilogue = {};
   ConstTensorView offsets = {};  // of a grouped call: [num_experts + 1] i32 on the device
+  InputNorm norm = {};           // of x; only the row `gemv` takes one, and only it takes a gate:
+  Gate gate = Gate::kNone;       // y = activation(first half of the outputs) * second half
 };
 
 std::span<const KernelRow<LinearCall>> linear_rows();
@@ -31,6 +35,9 @@ void linear(const LinearCall& call, std::string_view forced_row = {});
 
 // The launchers of the rows, each in its own file.
 void linear_any_shape(const LinearCall& call);
+bool accepts_gemv(const LinearCall& call);
+bool accepts_gated_gemv(const LinearCall& call);
+void linear_gemv(const LinearCall& call);
 bool accepts_skinny_mma(const LinearCall& call);
 void linear_skinny_mma(const LinearCall& call);
 

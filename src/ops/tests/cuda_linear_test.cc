@@ -164,7 +164,7 @@ class CudaLinearTest : public testing::Test {
 
 std::vector<int64_t> input_sizes(FormatId format) {
   const QuantFormat& quant = quant_format(format);
-  if (quant.is_float) return {1, 7, 64, 520};
+  if (quant.is_float) return {1, 7, 64, 520, 4104};
   if (quant.values_per_block == 32) return {32, 96, 576};
   return {256, 768};
 }

@@ -1,0 +1,161 @@
+// Fused ops on the GPU against the plain ones that they stand for.
+#include <gtest/gtest.h>
+
+#include "ops/tests/cuda_test_support.h"
+#include "quant/random_rows.h"
+#include "tensor/paged_kv.h"
+
+namespace quire {
+namespace {
+
+// Fused and plain sums differ in order: before they are rounded to the same dtype, by far less than its step.
+testing::AssertionResult nearly_equal(const std::vector<float>& a, const std::vector<float>& b, DType dtype,
+                                      float largest) {
+  if (a.size() != b.size()) return testing::AssertionFailure() << "sizes differ";
+  const float step = std::ldexp(1.0f, 1 - mantissa_bits(dtype));
+  for (size_t i = 0; i < a.size(); ++i) {
+    const float allowed = step * std::fabs(b[i]) + largest * 0x1p-16f;
+    if (!(std::fabs(a[i] - b[i]) <= allowed)) {
+      return testing::AssertionFailure() << "at " << i << ": " << a[i] << " and " << b[i];
+    }
+  }
+  return testing::AssertionSuccess();
+}
+
+float largest_of(const std::vector<float>& values) {
+  float largest = 0;
+  for (const float value : values) largest = std::fmax(largest, std::fabs(value));
+  return largest;
+}
+
+TEST(CudaFused, NormAndLinear) {
+  const std::unique_ptr<Gpu> gpu = Gpu::create();
+  SKIP_WITHOUT_GPU(gpu);
+  TestRandom random(71);
+  SCOPED_TRACE(random.trace());
+  for (const DType dtype : kActivationDTypes) {
+    for (const int64_t num_tokens : {1, 2, 40}) {
+      for (const auto& [n, k] :
+           {std::pair<int64_t, int64_t>{6144, 4096}, {1000, 576}, {66, 14336}, {130, 264}, {2, 8}}) {
+        for (int flags = 0; flags < 4; ++flags) {
+          SCOPED_TRACE(testing::Message()
+                       << dtype_name(dtype) << " " << num_tokens << " " << n << " " << k << " " << flags);
+          const FormatId format = dtype == DType::kF32   ? FormatId::kF32
+                                  : dtype == DType::kF16 ? FormatId::kF16
+                                                         : FormatId::kBF16;
+          Weight shape;
+          shape.format = format;
+          shape.n = n;
+          shape.k = k;
+          const Weight weight = gpu->ops().make_random_weight(shape, 3).value();
+          DeviceMatrix x(*gpu, dtype, num_tokens, k);
+          x.fill(round_all(dtype, random.normals(num_tokens * k, 3.0f)));
+          const DeviceBuffer norm_values = gpu->upload(random.normals(k));
+          const DeviceBuffer bias_values = gpu->upload(random.normals(n, 0.1f));
+          const InputNorm norm = {ConstTensorView(norm_values.data(), DType::kF32, {k}), 1e-5f};
+          ConstTensorView bias;
+          if ((flags & 1) != 0) bias = ConstTensorView(bias_values.data(), DType::kF32, {n});
+          DeviceMatrix fused(*gpu, dtype, num_tokens, n);
+          DeviceMatrix plain(*gpu, dtype, num_tokens, n);
+          const std::vector<float> residual = round_all(dtype, random.normals(num_tokens * n));
+          fused.fill(residual);
+          plain.fill(residual);
+          Epilogue fused_epilogue{.bias = bias, .residual = {}};
+          Epilogue plain_epilogue{.bias = bias, .residual = {}};
+          if ((flags & 2) != 0) {
+            fused_epilogue.residual = fused.view();
+            plain_epilogue.residual = plain.view();
+          }
+          gpu->ops().norm_linear(gpu->context(), fused.view(), x.view(), norm, weight, fused_epilogue);
+          gpu->ops().Ops::norm_linear(gpu->context(), plain.view(), x.view(), norm, weight, plain_epilogue);
+          const std::vector<float> expected = plain.values();
+          EXPECT_TRUE(nearly_equal(fused.values(), expected, dtype, largest_of(expected)));
+          for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
+            DeviceMatrix gated(*gpu, dtype, num_tokens, n / 2);
+            DeviceMatrix plain_gated(*gpu, dtype, num_tokens, n / 2);
+            gpu->ops().norm_gated_linear(gpu->context(), gated.view(), x.view(), norm, weight, bias, activation);
+            gpu->ops().Ops::norm_gated_linear(gpu->context(), plain_gated.view(), x.view(), norm, weight, bias,
+                                              activation);
+            const std::vector<float> expected_gated = plain_gated.values();
+            // Gate and up are rounded before they are multiplied: a step of each.
+            const float largest = largest_of(expected_gated) * std::ldexp(1.0f, 17 - mantissa_bits(dtype));
+            EXPECT_TRUE(nearly_equal(gated.values(), expected_gated, dtype, largest));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(CudaFused, RopeAndWrite) {
+  const std::unique_ptr<Gpu> gpu = Gpu::create();
+  SKIP_WITHOUT_GPU(gpu);
+  TestRandom random(73);
+  SCOPED_TRACE(random.trace());
+  constexpr int kPages = 4;
+  constexpr int kPageSize = 16;
+  for (const DType dtype : kActivationDTypes) {
+    for (const DType kv_dtype : {dtype, DType::kF32}) {
+      for (const auto& [head_dim, rotary_dim] : {std::pair<int64_t, int64_t>{128, 128}, {64, 64}, {64, 32}, {24, 24}}) {
+        for (const RopeStyle style : {RopeStyle::kHalves, RopeStyle::kInterleaved}) {
+          SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " " << head_dim << " " << rotary_dim);
+          const int64_t num_tokens = 5;
+          const int64_t num_heads = 6;
+          const int64_t num_kv_heads = 2;
+          const int64_t width = (num_heads + 2 * num_kv_heads) * head_dim;
+          const std::vector<float> qkv = round_all(dtype, random.normals(num_tokens * width));
+          DeviceMatrix table(*gpu, DType::kF32, num_tokens, rotary_dim);
+          table.fill(random.normals(num_tokens * rotary_dim));
+          const std::vector<int64_t> slots = {3, 17, -1, 63, 0};
+          const DeviceBuffer device_slots = gpu->upload(slots);
+          const int64_t page_elements = 2 * num_kv_heads * kPageSize * head_dim;
+          std::vector<std::vector<float>> queries;
+          std::vector<std::vector<uint8_t>> pages;
+          for (const bool is_fused : {true, false}) {
+            DeviceMatrix both(*gpu, dtype, num_tokens, width);
+            both.fill(qkv);
+            const std::vector<uint8_t> poison(static_cast<size_t>(kPages * page_elements * dtype_bytes(kv_dtype)),
+                                              0x7f);
+            const DeviceBuffer memory = gpu->upload(poison);
+            const PagedKv kv{.k = memory.data(),
+                             .v = static_cast<char*>(memory.data()) + page_elements / 2 * dtype_bytes(kv_dtype),
+                             .dtype = kv_dtype,
+                             .page_stride = page_elements,
+                             .head_stride = kPageSize * head_dim,
+                             .token_stride = head_dim,
+                             .num_pages = kPages,
+                             .page_size = kPageSize,
+                             .num_kv_heads = static_cast<int>(num_kv_heads),
+                             .head_dim = static_cast<int>(head_dim)};
+            const TensorView q = both.view().slice(1, 0, num_heads * head_dim).split_last_dimension(head_dim);
+            const TensorView k = both.view()
+                                     .slice(1, num_heads * head_dim, (num_heads + num_kv_heads) * head_dim)
+                                     .split_last_dimension(head_dim);
+            const TensorView v =
+                both.view().slice(1, (num_heads + num_kv_heads) * head_dim, width).split_last_dimension(head_dim);
+            const Ops::KvTarget target = {kv, ConstTensorView(device_slots.data(), DType::kI64, {num_tokens})};
+            if (is_fused) {
+              gpu->ops().rope_and_write_kv(gpu->context(), q, k, v, table.view(), style, target);
+            } else {
+              gpu->ops().Ops::rope_and_write_kv(gpu->context(), q, k, v, table.view(), style, target);
+            }
+            std::vector<float> values = both.values();
+            std::vector<float>& own = queries.emplace_back();
+            for (int64_t t = 0; t < num_tokens; ++t) {
+              own.insert(own.end(), values.begin() + t * width, values.begin() + t * width + num_heads * head_dim);
+            }
+            std::vector<uint8_t>& written = pages.emplace_back(poison.size());
+            gpu->ops().copy_to_host(gpu->context(), written.data(), memory.data(),
+                                    static_cast<int64_t>(written.size()));
+            gpu->synchronize();
+          }
+          EXPECT_TRUE(equal_bits(queries[0], queries[1]));
+          EXPECT_TRUE(pages[0] == pages[1]);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace quire
