@@ -214,8 +214,8 @@ NodeIndex SchemaCompiler::counted_members(const std::vector<std::pair<NodeIndex,
     open.pop_back();
     std::vector<NodeIndex> ways;
     const bool may_add = max_count == -1 || count < max_count;
-    auto written = [&](NodeIndex member, NodeIndex then) {
-      return count > 0 ? pool_.sequence({separator, member, then}) : pool_.sequence({member, then});
+    auto written = [&, has_some = count > 0](NodeIndex member, NodeIndex then) {
+      return has_some ? pool_.sequence({separator, member, then}) : pool_.sequence({member, then});
     };
     if (next < members.size()) {
       const auto& [member, is_required] = members[next];
