@@ -7,8 +7,10 @@ import os
 import pathlib
 import re
 import shlex
+import socket
 import subprocess
 import sys
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Flags that make a command of the README short; they change nothing about how it is parsed.
@@ -21,6 +23,35 @@ def commands(text):
             words = shlex.split(line, comments=True)
             if words and words[0].endswith("/quire"):
                 yield words[1:]
+            elif words and words[0] == "curl":
+                yield words
+
+
+def serve(quire, words, requests, environment):
+    """Runs `quire serve` on a free port, and what the README asks of it; gives what went wrong."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = subprocess.Popen([quire, *words, "--port", str(port)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment)
+    failures = []
+    try:
+        for _ in range(600):
+            ready = subprocess.run(["curl", "-sf", f"http://127.0.0.1:{port}/ready"], stdout=subprocess.DEVNULL)
+            if ready.returncode == 0 or server.poll() is not None:
+                break
+            time.sleep(0.1)
+        for request in requests:
+            command = ["curl", "-sSf", *(word.replace(":8000", f":{port}") for word in request[1:])]
+            result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            print(f"{result.returncode} {' '.join(request)}")
+            if result.returncode != 0 or not result.stdout:
+                failures.append(f"{' '.join(request)} gave {result.stdout.decode()[-500:]}")
+    finally:
+        server.terminate()
+        told = server.communicate(timeout=60)[0]
+    if server.returncode != 0:
+        failures.append(f"{' '.join(words)} exited with {server.returncode}: {told.decode()[-500:]}")
+    return failures
 
 
 def main():
@@ -33,7 +64,13 @@ def main():
                 for link in re.findall(r"\]\(([^)#:]+)\)", text) if not (ROOT / link).exists()]
     environment = dict(os.environ, QUIRE_CACHE=str(pathlib.Path(model).parent))
     found = list(commands(text))
+    requests = [words for words in found if words[0] == "curl"]
     for words in found:
+        if words[0] == "curl":
+            continue
+        if words[0] == "serve":
+            failures += serve(sys.argv[1], words, requests, environment)
+            continue
         command = [sys.argv[1], *words, *SHORT.get(words[0], [])]
         result = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment)
         print(f"{result.returncode} {' '.join(words)}")
