@@ -102,7 +102,8 @@ void add_engine_flags(CLI::App& parser, EngineFlags& flags) {
           "Memory for KV pages, such as 2GiB; default: a share of what is free")
       ->group(group);
   option("--gpu-memory-utilization", flags.memory_utilization,
-         "Share of the device's memory that may be used, weights included; 0: the engine's default")
+         "Share of the device's memory that may be used, weights included; on the CPU: of the memory that is free once "
+         "they are loaded; 0: the engine's default")
       ->check(CLI::Range(0.0, 1.0));
   parser
       .add_option_function<std::string>(

@@ -12,6 +12,9 @@ namespace quire {
 
 namespace {
 
+// Waking a thread takes about as long as drawing a token.
+constexpr size_t kFewestSideBySide = 4;
+
 bool contains(std::span<const int32_t> tokens, int32_t token) {
   return std::find(tokens.begin(), tokens.end(), token) != tokens.end();
 }
@@ -98,7 +101,7 @@ void Engine::sample_ahead(const StepPlan& plan, std::span<const float> logits, s
     sample_calls_.push_back(sample_call(request, sequence, logit_row(logits, last_row)));
     sample_targets_.push_back(&samples_[r]);
   }
-  if (!sample_calls_.empty()) parallel_sampler_->sample(sample_calls_, sample_targets_);
+  if (sample_calls_.size() >= kFewestSideBySide) parallel_sampler_->sample(sample_calls_, sample_targets_);
 }
 
 // A row may bring positions that have been read before: after preemption they are computed once more.
