@@ -18,6 +18,8 @@ constexpr int kGpuRateTokens = 2048;
 // Long enough for the clock, and for a step to be past its fixed costs.
 constexpr double kTellingSeconds = 0.05;
 constexpr int kNumRepeats = 2;
+// Tokens before the chunk that is read: attention over them is a part of the time.
+constexpr int64_t kTypicalContext = 1024;
 
 bool is_cpu(const Ops& ops) {
   return ops.device().kind == DeviceKind::kCpu;
@@ -88,7 +90,7 @@ StepBounds ModelProfiler::rate_bounds(const Ops& ops, const StepBounds& bounds) 
   return {.max_num_tokens = num_tokens,
           .max_num_rows = 1,
           .max_logit_rows = 1,
-          .max_context = num_tokens,
+          .max_context = std::min(num_tokens + kTypicalContext, bounds.max_context),
           .page_size = bounds.page_size};
 }
 
@@ -127,7 +129,9 @@ Result<double> ModelProfiler::measure_prefill_rate() {
   double best_rate = 0.0;
   for (int num_tokens = std::min(kCpuTokens, bounds_.max_num_tokens);;
        num_tokens = std::min(2 * num_tokens, bounds_.max_num_tokens)) {
-    const BatchBuilder::ProfileShape shape = {.tokens_per_row = num_tokens, .context_length = num_tokens};
+    const BatchBuilder::ProfileShape shape = {
+        .tokens_per_row = num_tokens,
+        .context_length = std::min<int64_t>(num_tokens + kTypicalContext, bounds_.max_context)};
     if (best_rate == 0.0) RETURN_IF_ERROR(run(shape));  // the first time memory is touched does not count
     double seconds = 0.0;
     for (int i = 0; i < kNumRepeats; ++i) {  // somebody else may have the processor for a while
