@@ -68,6 +68,21 @@ BestLogit find_best(std::span<const float> logits) {
   return {best, spoil == 0.0f && best > kNever};
 }
 
+// Logits whose bit is not set can never be drawn. Most words of a mask are all ones or all zeros.
+void exclude_unset(std::span<const uint32_t> mask, std::span<float> logits) {
+  for (size_t begin = 0; begin < logits.size(); begin += 32) {
+    const uint32_t word = mask[begin / 32];
+    if (word == ~0u) continue;
+    const size_t count = std::min<size_t>(32, logits.size() - begin);
+    float* const block = logits.data() + begin;
+    if (word == 0) {
+      std::fill_n(block, count, kNever);
+      continue;
+    }
+    for (size_t i = 0; i < count; ++i) block[i] = (word >> i & 1u) != 0 ? block[i] : kNever;
+  }
+}
+
 bool is_better(const TokenLogprob& a, const TokenLogprob& b) {
   return a.logprob != b.logprob ? a.logprob > b.logprob : a.token_id < b.token_id;
 }
@@ -114,7 +129,7 @@ bool Sampler::needs_counts(const SamplingParams& params) {
 }
 
 void Sampler::count_prompt(SamplingState& state, std::span<const int32_t> prompt) {
-  for (const int32_t token : prompt) state.counts[token].is_in_prompt = true;
+  for (const int32_t token : prompt) state.counts.add_prompt(token);
 }
 
 Status Sampler::not_numbers() {
@@ -146,7 +161,7 @@ std::optional<SamplingRow> Sampler::device_row(const SampleCall& call) const {
 std::span<const float> Sampler::adjust(const SampleCall& call) {
   const SamplingParams& params = call.params;
   const size_t num_ids = static_cast<size_t>(num_token_ids_);
-  const bool has_penalties = needs_counts(params) && !call.state.counts.empty();
+  const bool has_penalties = needs_counts(params) && !call.state.counts.entries().empty();
   if (!has_penalties && params.logit_bias.empty() && params.allowed_token_ids.empty() &&
       params.banned_token_ids.empty() && call.suppressed_token_ids.empty() && call.state.constraint == nullptr) {
     return call.logits.first(num_ids);
@@ -155,12 +170,12 @@ std::span<const float> Sampler::adjust(const SampleCall& call) {
   std::copy_n(call.logits.begin(), num_ids, row.begin());
   const auto is_valid = [&](int32_t token) { return token >= 0 && token < num_token_ids_; };
   if (has_penalties) {
-    for (const auto& [token, count] : call.state.counts) {
+    for (const auto& [token, num_in_output] : call.state.counts.entries()) {
       if (!is_valid(token)) continue;
       float& logit = row[static_cast<size_t>(token)];
       logit = logit > 0.0f ? logit / params.repetition_penalty : logit * params.repetition_penalty;
-      if (count.num_in_output > 0) {
-        logit -= params.frequency_penalty * static_cast<float>(count.num_in_output) + params.presence_penalty;
+      if (num_in_output > 0) {
+        logit -= params.frequency_penalty * static_cast<float>(num_in_output) + params.presence_penalty;
       }
     }
   }
@@ -172,9 +187,7 @@ std::span<const float> Sampler::adjust(const SampleCall& call) {
     for (const int32_t token : params.allowed_token_ids) {
       if (is_valid(token)) mask_[static_cast<size_t>(token) / 32] |= 1u << (token % 32);
     }
-    for (size_t i = 0; i < num_ids; ++i) {
-      if ((mask_[i / 32] >> (i % 32) & 1u) == 0) row[i] = kNever;
-    }
+    exclude_unset(mask_, row);
   }
   for (const int32_t token : params.banned_token_ids) {
     if (is_valid(token)) row[static_cast<size_t>(token)] = kNever;
@@ -185,9 +198,7 @@ std::span<const float> Sampler::adjust(const SampleCall& call) {
   if (call.state.constraint != nullptr) {
     std::fill(mask_.begin(), mask_.end(), ~0u);
     call.state.constraint->fill_mask(mask_);
-    for (size_t i = 0; i < num_ids; ++i) {
-      if ((mask_[i / 32] >> (i % 32) & 1u) == 0) row[i] = kNever;
-    }
+    exclude_unset(mask_, row);
   }
   return row;
 }

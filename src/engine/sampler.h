@@ -16,14 +16,34 @@
 
 namespace quire {
 
-// What the sampler remembers of one choice.
-struct SamplingState {
-  struct TokenCount {
-    bool is_in_prompt = false;
+// The tokens of a prompt and its output, each once, for the penalties: a step walks all of them, so they lie side by
+// side.
+class TokenCounts {
+ public:
+  struct Entry {
+    int32_t token_id = 0;
     int32_t num_in_output = 0;
   };
-  std::unordered_map<int32_t, TokenCount> counts;  // only where a penalty needs them
-  std::unique_ptr<TokenConstraint> constraint;     // may be null
+
+  void add_prompt(int32_t token_id) { entry_of(token_id); }
+  void add_output(int32_t token_id) { ++entry_of(token_id).num_in_output; }
+  std::span<const Entry> entries() const { return entries_; }
+
+ private:
+  Entry& entry_of(int32_t token_id) {
+    const auto [it, is_new] = index_.try_emplace(token_id, entries_.size());
+    if (is_new) entries_.push_back({token_id, 0});
+    return entries_[it->second];
+  }
+
+  std::vector<Entry> entries_;
+  std::unordered_map<int32_t, size_t> index_;  // into entries_
+};
+
+// What the sampler remembers of one choice.
+struct SamplingState {
+  TokenCounts counts;                           // only where a penalty needs them
+  std::unique_ptr<TokenConstraint> constraint;  // may be null
 };
 
 struct SampleCall {
@@ -61,7 +81,7 @@ class Sampler {
 
   static bool needs_counts(const SamplingParams& params);
   static void count_prompt(SamplingState& state, std::span<const int32_t> prompt);
-  static void count_output(SamplingState& state, int32_t token_id) { ++state.counts[token_id].num_in_output; }
+  static void count_output(SamplingState& state, int32_t token_id) { state.counts.add_output(token_id); }
 
  private:
   struct Candidate {
