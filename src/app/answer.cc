@@ -1,17 +1,12 @@
 #include "app/answer.h"
 
-#include <cmath>
+#include "server/openai_responses.h"
 
 namespace quire::app {
 
 namespace json = boost::json;
 
 namespace {
-
-// JSON has no infinities; the API's convention for "impossible" is a very low number.
-double finite_logprob(float logprob) {
-  return std::isfinite(logprob) ? static_cast<double>(logprob) : -9999.0;
-}
 
 json::value logprobs_to_json(const TokenLogprobs& entry) {
   json::array top;
@@ -38,7 +33,7 @@ Result<std::shared_ptr<Answer>> Answer::create(Engine& engine, const Tokenizer& 
   const std::string echoed = sampling.has_echo ? tokenizer.decode(prompt_ids) : std::string();
   answer->prompt_ids_ = std::move(prompt_ids);
   for (int i = 0; i < sampling.params.n; ++i) {
-    ASSIGN_OR_RETURN(ChoiceText builder, ChoiceText::create(tokenizer, sampling.stop));
+    ASSIGN_OR_RETURN(AnswerText builder, AnswerText::create(tokenizer, {.stop_strings = sampling.stop}));
     answer->choices_.push_back({std::move(builder), echoed, {}, {}, FinishReason::kNone});
     if (!echoed.empty() && answer->on_text_) answer->on_text_(i, echoed);
   }
@@ -53,7 +48,7 @@ void Answer::on_event(const TokenEvent& event) {
     prompt_logprobs_.assign(event.prompt_logprobs.begin(), event.prompt_logprobs.end());
   }
 
-  std::string piece;
+  AnswerPiece added;
   bool has_stop_string = false;
   for (size_t i = 0; i < event.token_ids.size() && !has_stop_string; ++i) {
     const int32_t id = event.token_ids[i];
@@ -61,10 +56,11 @@ void Answer::on_event(const TokenEvent& event) {
     if (!event.logprobs.empty()) choice.logprobs.push_back(event.logprobs[i]);
     // The token that stopped the answer is counted, but it is not text.
     const bool is_stop_token = event.stop_token_id.has_value() && i + 1 == event.token_ids.size();
-    if (!is_stop_token) has_stop_string = choice.builder.add(id, piece);
+    if (!is_stop_token) has_stop_string = choice.builder.add(id, nullptr, added);
   }
   const bool is_last = event.finish_reason != FinishReason::kNone;
-  if (is_last && !has_stop_string) choice.builder.finish(piece);
+  if (is_last && !has_stop_string) choice.builder.finish(added);
+  const std::string piece = added.joined();
   choice.text += piece;
   if (!piece.empty() && on_text_) on_text_(event.choice_index, piece);
 

@@ -8,13 +8,13 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "server/answer_text.h"
 #include "server/sampling_fields.h"
-#include "server/text_frontend.h"
 
 namespace quire::app {
 
 struct AnswerChoice {
-  ChoiceText builder;
+  AnswerText builder;
   std::string text;
   std::vector<int32_t> token_ids;
   std::vector<TokenLogprobs> logprobs;

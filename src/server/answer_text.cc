@@ -38,17 +38,17 @@ Result<AnswerText> AnswerText::create(const Tokenizer& tokenizer, Options option
 
 AnswerText::AnswerText(const Tokenizer& tokenizer, Options options, StopStringMatcher matcher)
     : tokenizer_(&tokenizer),
-      options_(std::move(options)),
+      options_(std::make_shared<const Options>(std::move(options))),
       // An answer goes on where the prompt ended.
-      detokenizer_(tokenizer, {.skips_special = options_.skips_special, .is_at_start = false}),
+      detokenizer_(tokenizer, {.skips_special = options_->skips_special, .is_at_start = false}),
       matcher_(std::move(matcher)) {}
 
 bool AnswerText::add(int32_t token_id, const TokenLogprobs* logprobs, AnswerPiece& piece) {
   if (matcher_.is_stopped()) return true;
   ++num_tokens_;
-  if (options_.has_logprobs && logprobs != nullptr) waiting_.push_back({*logprobs, num_characters_});
+  if (options_->has_logprobs && logprobs != nullptr) waiting_.push_back({*logprobs, num_characters_});
   std::string released;
-  if (options_.is_marker && tokenizer_->is_special(token_id) && options_.is_marker(tokenizer_->piece(token_id))) {
+  if (options_->is_marker && tokenizer_->is_special(token_id) && options_->is_marker(tokenizer_->piece(token_id))) {
     // A stop string does not reach across a marker.
     matcher_.finish(released);
     release(released, piece);
@@ -75,7 +75,7 @@ void AnswerText::finish(AnswerPiece& piece) {
 
 const std::string* AnswerText::stop_string() const {
   if (!matcher_.is_stopped()) return nullptr;
-  return &options_.stop_strings[static_cast<size_t>(matcher_.matched_index())];
+  return &options_->stop_strings[static_cast<size_t>(matcher_.matched_index())];
 }
 
 void AnswerText::release(const std::string& text, AnswerPiece& piece) {

@@ -1,9 +1,11 @@
 // Tokens of one choice become the text that a client gets: detokenized, cut at a stop string, with what the API tells
-// of each token beside it. Knows nothing of JSON. One per choice; used by the request's strand.
+// of each token beside it. Knows nothing of JSON. One per choice; used by the request's strand. A copy of one that has
+// seen nothing yet is a cheap way to another: what stop strings take is shared.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -40,12 +42,12 @@ struct AnswerPiece {
 class AnswerText {
  public:
   struct Options {
-    std::vector<std::string> stop_strings;
+    std::vector<std::string> stop_strings = {};
     bool includes_stop_string = false;
     bool skips_special = true;
     bool has_logprobs = false;
     // Which control tokens are segments of their own although they are skipped. Empty: none.
-    std::function<bool(std::string_view piece)> is_marker;
+    std::function<bool(std::string_view piece)> is_marker = nullptr;
   };
   // The tokenizer must outlive it.
   static Result<AnswerText> create(const Tokenizer& tokenizer, Options options);
@@ -67,7 +69,7 @@ class AnswerText {
   void release_tokens(AnswerPiece& piece, bool is_end);
 
   const Tokenizer* tokenizer_;
-  Options options_;
+  std::shared_ptr<const Options> options_;
   Detokenizer detokenizer_;
   StopStringMatcher matcher_;
   std::vector<AnswerToken> waiting_;  // tokens whose text is not certain yet

@@ -78,16 +78,16 @@ void Generation::on_client_closed() {
     const std::lock_guard lock(ids_mutex_);
     is_closed_ = true;
   }
-  abort_all();
+  abort_all(AbortReason::kDisconnected);
 }
 
-void Generation::abort_all() {
+void Generation::abort_all(AbortReason reason) {
   std::vector<RequestId> ids;
   {
     const std::lock_guard lock(ids_mutex_);
     ids = request_ids_;
   }
-  for (const RequestId id : ids) context_->engine.abort(id, AbortReason::kDisconnected);
+  for (const RequestId id : ids) context_->engine.abort(id, reason);
 }
 
 // Reads the body, tokenizes, submits. Nothing has been answered before.
@@ -112,14 +112,14 @@ void Generation::prepare() {
 
 Status Generation::make_choices() {
   const int n = plan_.sampling.n;
+  ASSIGN_OR_RETURN(const AnswerText text, AnswerText::create(context_->text.tokenizer(), plan_.text));
   prompts_.resize(plan_.prompts.size());
   for (size_t p = 0; p < prompts_.size(); ++p) {
     prompts_[p].choices.reserve(static_cast<size_t>(n));
     prompts_[p].num_running = n;
     prompts_[p].num_prompt_tokens = static_cast<int>(plan_.prompts[p].size());
     for (int c = 0; c < n; ++c) {
-      ASSIGN_OR_RETURN(AnswerText text, AnswerText::create(context_->text.tokenizer(), plan_.text));
-      Choice& choice = prompts_[p].choices.emplace_back(Choice{std::move(text), {}, false});
+      Choice& choice = prompts_[p].choices.emplace_back(Choice{text, {}, false});
       choice.progress.index = static_cast<int>(p) * n + c;
       choice.progress.prompt_index = static_cast<int>(p);
     }
@@ -169,7 +169,7 @@ void Generation::submit_prompts() {
       is_closed = is_closed_;
     }
     if (is_closed) {
-      abort_all();
+      abort_all(AbortReason::kDisconnected);
       return;
     }
   }
@@ -316,7 +316,7 @@ void Generation::fail(const ApiError& error) {
   } else {
     exchange_->respond(error_response(error.status, error.param, error.code));
   }
-  abort_all();
+  abort_all(AbortReason::kCaller);
 }
 
 Usage Generation::usage() const {

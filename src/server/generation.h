@@ -114,7 +114,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void publish(Prompt& prompt, Choice& choice, AnswerPiece& piece);
   void finish_answer();
   void fail(const ApiError& error);
-  void abort_all();
+  void abort_all(AbortReason reason);
   void tell_facts(const char* finish_reason, const std::string& error);
   Usage usage() const;
   bool is_whole() const { return num_unfinished_ == 0; }

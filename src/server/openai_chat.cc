@@ -94,7 +94,7 @@ Status read_message(const std::string& name, json::object& message) {
 
 }  // namespace
 
-void read_conversation(FieldReader& reader, const json::object& body, const ApiLimits& limits, ChatRequest& request) {
+void read_conversation(FieldReader& reader, const ApiLimits& limits, ChatRequest& request) {
   const json::value* messages = reader.find("messages");
   if (messages == nullptr || !messages->is_array() || messages->get_array().empty() ||
       messages->get_array().size() > limits.max_messages) {
@@ -146,7 +146,6 @@ void read_conversation(FieldReader& reader, const json::object& body, const ApiL
     if (!kwargs.is_object()) kwargs = json::object();
     if (!kwargs.get_object().contains("reasoning_effort")) kwargs.get_object()["reasoning_effort"] = effort;
   }
-  (void)body;
 }
 
 void read_tools(FieldReader& reader, const ApiLimits& limits, ChatRequest& request) {

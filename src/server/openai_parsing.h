@@ -16,14 +16,13 @@ void read_generation_fields(FieldReader& reader, const boost::json::object& body
                             std::span<const std::string_view> without_sampling, GenerationFields& fields);
 
 // response_format, guided_json and its kin, structured_outputs: at most one of them.
-void read_structure(FieldReader& reader, const boost::json::object& body, StructureRequest& structure);
+void read_structure(FieldReader& reader, StructureRequest& structure);
 
 // "prompt" of completions, "input" of embeddings: a text, ids, or a list of texts or of ids.
 void read_prompts(FieldReader& reader, std::string_view name, size_t max_prompts, std::vector<PromptInput>& prompts);
 
 // The fields of ChatRequest that go into the template, and tools.
-void read_conversation(FieldReader& reader, const boost::json::object& body, const ApiLimits& limits,
-                       ChatRequest& request);
+void read_conversation(FieldReader& reader, const ApiLimits& limits, ChatRequest& request);
 void read_tools(FieldReader& reader, const ApiLimits& limits, ChatRequest& request);
 
 // Refuses fields that would change the answer and are not supported.

@@ -120,7 +120,7 @@ constexpr std::array<Form, 5> kStructuredForms = {{{"json", Kind::kJsonSchema},
 
 }  // namespace
 
-void read_structure(FieldReader& reader, const json::object& body, StructureRequest& structure) {
+void read_structure(FieldReader& reader, StructureRequest& structure) {
   constexpr UnsupportedField kUnsupported[] = {
       {"structural_tag", "use response_format, tools or structured_outputs"},
       {"guided_whitespace_pattern", "JSON is written without it"},
@@ -141,7 +141,6 @@ void read_structure(FieldReader& reader, const json::object& body, StructureRequ
     if (value == nullptr || value->is_null()) continue;
     set(reader, "structured_outputs." + std::string(form.name), form.kind, *value, structure);
   }
-  (void)body;
 }
 
 }  // namespace quire

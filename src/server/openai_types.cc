@@ -112,7 +112,7 @@ void read_generation_fields(FieldReader& reader, const json::object& body, const
   if (params.num_prompt_logprobs > limits.max_logprobs) {
     reader.fail_wanted("prompt_logprobs", "a whole number from 0 to " + std::to_string(limits.max_logprobs));
   }
-  read_structure(reader, body, fields.structure);
+  read_structure(reader, fields.structure);
 }
 
 void read_prompts(FieldReader& reader, std::string_view name, size_t max_prompts, std::vector<PromptInput>& prompts) {
@@ -230,7 +230,7 @@ ApiResult<ChatRequest> parse_chat_request(std::string_view text, const ApiLimits
   };
   constexpr std::string_view kOwnMeaning[] = {"logprobs", "echo"};
   refuse_fields(reader, kUnsupported);
-  read_conversation(reader, body, limits, request);
+  read_conversation(reader, limits, request);
   read_generation_fields(reader, body, limits, kOwnMeaning, request);
   read_tools(reader, limits, request);
 

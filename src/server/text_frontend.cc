@@ -151,19 +151,4 @@ Result<std::vector<int32_t>> TextFrontend::encode_rendered(const RenderedPrompt&
   return tokenizer_->encode(spans, options);
 }
 
-Result<ChoiceText> ChoiceText::create(const Tokenizer& tokenizer, const std::vector<std::string>& stop_strings) {
-  DecodeOptions options;
-  options.is_at_start = false;  // an answer goes on where the prompt ended
-  ASSIGN_OR_RETURN(StopStringMatcher matcher, StopStringMatcher::create(stop_strings));
-  return ChoiceText(Detokenizer(tokenizer, options), std::move(matcher));
-}
-
-bool ChoiceText::add(int32_t token_id, std::string& out) {
-  return matcher_.add(detokenizer_.add(token_id), out);
-}
-
-void ChoiceText::finish(std::string& out) {
-  if (!matcher_.add(detokenizer_.finish(), out)) matcher_.finish(out);
-}
-
 }  // namespace quire

@@ -13,8 +13,6 @@
 #include "text/answer_format.h"
 #include "text/answer_messages.h"
 #include "text/chat_template.h"
-#include "text/detokenizer.h"
-#include "text/stop_strings.h"
 #include "text/tokenizer.h"
 
 namespace quire {
@@ -66,23 +64,5 @@ std::vector<std::pair<std::string, std::string>> special_token_strings(const Tok
 
 // Seconds since 1970 of the local wall clock: what templates that write today's date ask for.
 int64_t local_now_seconds();
-
-// The text of one choice as it grows. One thread at a time.
-class ChoiceText {
- public:
-  static Result<ChoiceText> create(const Tokenizer& tokenizer, const std::vector<std::string>& stop_strings);
-
-  // Appends what is now certain to `out`. True: a stop string is complete, and what follows will be dropped.
-  bool add(int32_t token_id, std::string& out);
-  // The answer has ended: gives what was held back.
-  void finish(std::string& out);
-
- private:
-  ChoiceText(Detokenizer detokenizer, StopStringMatcher matcher)
-      : detokenizer_(std::move(detokenizer)), matcher_(std::move(matcher)) {}
-
-  Detokenizer detokenizer_;
-  StopStringMatcher matcher_;
-};
 
 }  // namespace quire

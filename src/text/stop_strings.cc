@@ -21,75 +21,77 @@ Result<StopStringMatcher> StopStringMatcher::create(const std::vector<std::strin
       return invalid_argument("the stop strings have more than " + std::to_string(kMaxTotalBytes) + " bytes together");
     }
   }
-  StopStringMatcher matcher;
-  matcher.includes_match_ = includes_match;
-  matcher.nodes_.emplace_back();
+  auto automaton = std::make_shared<Automaton>();
+  automaton->includes_match = includes_match;
+  automaton->nodes.emplace_back();
   for (size_t i = 0; i < stop_strings.size(); ++i) {
     uint32_t node = 0;
     for (const char c : stop_strings[i]) {
-      uint32_t child = matcher.find_child(node, c);
+      uint32_t child = automaton->find_child(node, c);
       if (child == kNoChild) {
-        child = static_cast<uint32_t>(matcher.nodes_.size());
-        const uint32_t depth = matcher.nodes_[node].depth + 1;
-        matcher.nodes_[node].children.emplace_back(c, child);
-        matcher.nodes_.emplace_back();
-        matcher.nodes_.back().depth = depth;
+        child = static_cast<uint32_t>(automaton->nodes.size());
+        const uint32_t depth = automaton->nodes[node].depth + 1;
+        automaton->nodes[node].children.emplace_back(c, child);
+        automaton->nodes.emplace_back();
+        automaton->nodes.back().depth = depth;
       }
       node = child;
     }
-    if (matcher.nodes_[node].match < 0) matcher.nodes_[node].match = static_cast<int32_t>(i);
-    matcher.lengths_.push_back(stop_strings[i].size());
+    if (automaton->nodes[node].match < 0) automaton->nodes[node].match = static_cast<int32_t>(i);
+    automaton->lengths.push_back(stop_strings[i].size());
   }
   std::deque<uint32_t> queue = {0};
   while (!queue.empty()) {
     const uint32_t parent = queue.front();
     queue.pop_front();
-    for (const auto& [byte, child] : matcher.nodes_[parent].children) {
-      Node& node = matcher.nodes_[child];
-      node.failure = parent == 0 ? 0 : matcher.step(matcher.nodes_[parent].failure, byte);
-      if (node.match < 0) node.match = matcher.nodes_[node.failure].match;
+    for (const auto& [byte, child] : automaton->nodes[parent].children) {
+      Node& node = automaton->nodes[child];
+      node.failure = parent == 0 ? 0 : automaton->step(automaton->nodes[parent].failure, byte);
+      if (node.match < 0) node.match = automaton->nodes[node.failure].match;
       queue.push_back(child);
     }
   }
+  StopStringMatcher matcher;
+  matcher.automaton_ = std::move(automaton);
   return matcher;
 }
 
-uint32_t StopStringMatcher::find_child(uint32_t node, char byte) const {
-  for (const auto& [label, child] : nodes_[node].children) {
+uint32_t StopStringMatcher::Automaton::find_child(uint32_t node, char byte) const {
+  for (const auto& [label, child] : nodes[node].children) {
     if (label == byte) return child;
   }
   return kNoChild;
 }
 
-uint32_t StopStringMatcher::step(uint32_t node, char byte) const {
+uint32_t StopStringMatcher::Automaton::step(uint32_t node, char byte) const {
   while (true) {
     const uint32_t child = find_child(node, byte);
     if (child != kNoChild) return child;
     if (node == 0) return 0;
-    node = nodes_[node].failure;
+    node = nodes[node].failure;
   }
 }
 
 bool StopStringMatcher::add(std::string_view text, std::string& out) {
   if (is_stopped()) return true;
-  if (lengths_.empty()) {
+  if (automaton_->lengths.empty()) {
     out.append(text);
     return false;
   }
   for (size_t i = 0; i < text.size(); ++i) {
-    state_ = step(state_, text[i]);
-    const int32_t match = nodes_[state_].match;
+    state_ = automaton_->step(state_, text[i]);
+    const int32_t match = automaton_->nodes[state_].match;
     if (match < 0) continue;
     // All text up to here, less the match.
     held_.append(text.substr(0, i + 1));
-    const size_t length = lengths_[static_cast<size_t>(match)];
-    out.append(held_, 0, includes_match_ ? held_.size() : held_.size() - length);
+    const size_t length = automaton_->lengths[static_cast<size_t>(match)];
+    out.append(held_, 0, automaton_->includes_match ? held_.size() : held_.size() - length);
     held_.clear();
     matched_index_ = match;
     return true;
   }
   held_.append(text);
-  const size_t num_possible = nodes_[state_].depth;
+  const size_t num_possible = automaton_->nodes[state_].depth;
   const size_t num_certain = held_.size() - num_possible;
   out.append(held_, 0, num_certain);
   held_.erase(0, num_certain);

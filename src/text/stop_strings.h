@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,12 +40,17 @@ class StopStringMatcher {
     int32_t match = -1;  // the longest string that ends here
     std::vector<std::pair<char, uint32_t>> children;
   };
-  uint32_t find_child(uint32_t node, char byte) const;
-  uint32_t step(uint32_t node, char byte) const;
+  // Immutable once built. Copies of a matcher share it: a request's choices have one.
+  struct Automaton {
+    std::vector<Node> nodes;
+    std::vector<size_t> lengths;  // of the strings
+    bool includes_match = false;
 
-  std::vector<Node> nodes_;
-  std::vector<size_t> lengths_;
-  bool includes_match_ = false;
+    uint32_t find_child(uint32_t node, char byte) const;
+    uint32_t step(uint32_t node, char byte) const;
+  };
+
+  std::shared_ptr<const Automaton> automaton_;
   uint32_t state_ = 0;
   std::string held_;
   int matched_index_ = -1;

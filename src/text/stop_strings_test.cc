@@ -97,5 +97,19 @@ TEST(StopStrings, AgreeWithSearch) {
   }
 }
 
+// The choices of a request share what the strings became, and nothing else.
+TEST(StopStrings, CopiesMatchOnTheirOwn) {
+  StopStringMatcher first = make({"abc"});
+  StopStringMatcher second = first;
+  std::string out_of_first, out_of_second;
+  EXPECT_FALSE(first.add("xab", out_of_first));
+  EXPECT_FALSE(second.add("ca", out_of_second));
+  EXPECT_TRUE(first.add("c", out_of_first));
+  EXPECT_FALSE(second.add("c", out_of_second));
+  second.finish(out_of_second);
+  EXPECT_EQ(out_of_first, "x");
+  EXPECT_EQ(out_of_second, "cac");
+}
+
 }  // namespace
 }  // namespace quire
