@@ -339,6 +339,8 @@ class MetricsTest(unittest.TestCase):
         line = SERVER.wait_for_log("level=info event=request id=look-for-me .*").group(0)
         for part in ["key=first", "path=/v1/completions", "status=200", "tokens=3", "finish=length", "trace=4bf92f3577b34da6a3ce929d0e0e4736"]:
             self.assertIn(part, line)
+        SERVER.post("/v1/completions", {"prompt": ["x", {"a secret": 1}]}, {**KEY, "X-Request-Id": "wrong-body"})
+        SERVER.wait_for_log("level=info event=request id=wrong-body .*status=400")
         self.assertNotIn("secret", SERVER.text_of_log())
 
 

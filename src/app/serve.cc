@@ -271,6 +271,7 @@ Status Server::make_routes() {
   auto routes = std::make_shared<RouteTable>();
   ServiceRoutesContext service = service_context();
   service.model.max_model_len = loop_->limits().max_model_len;
+  service.model.num_token_ids = loop_->limits().vocab_size;
   register_service_routes(*routes, service);
   register_openai_routes(*routes, context);
   register_tokenize_routes(*routes, context);

@@ -144,9 +144,11 @@ void FrontDoor::count(const HttpRequest& head, const HttpOutcome& outcome) {
 
 void FrontDoor::log(const HttpRequest& head, const std::string& request_id, int64_t key_id, const HttpOutcome& outcome,
                     const AnswerFacts& facts) {
-  const LogSeverity severity = is_probe(head.path)                             ? LogSeverity::kDebug
-                               : outcome.status >= 500 || !facts.error.empty() ? LogSeverity::kWarning
-                                                                               : LogSeverity::kInfo;
+  // Messages about a client's mistakes quote what it sent, which is nobody's business here.
+  const bool is_our_failure = outcome.status >= 500 || (outcome.status == 200 && !facts.error.empty());
+  const LogSeverity severity = is_probe(head.path) ? LogSeverity::kDebug
+                               : is_our_failure    ? LogSeverity::kWarning
+                                                   : LogSeverity::kInfo;
   if (!options_.log->writes(severity)) return;
   using Field = AccessLog::Field;
   std::vector<Field> fields;
@@ -173,7 +175,7 @@ void FrontDoor::log(const HttpRequest& head, const std::string& request_id, int6
   if (!facts.finish_reason.empty()) fields.push_back(Field::of("finish", facts.finish_reason));
   const std::string_view trace_id = trace_id_of(head.header("traceparent"));
   if (!trace_id.empty()) fields.push_back(Field::of("trace", trace_id));
-  if (!facts.error.empty()) fields.push_back(Field::of("error", facts.error));
+  if (is_our_failure && !facts.error.empty()) fields.push_back(Field::of("error", facts.error));
   options_.log->write(severity, "request", fields);
 }
 

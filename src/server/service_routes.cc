@@ -86,9 +86,8 @@ void register_service_routes(RouteTable& routes, const ServiceRoutesContext& con
               .needs_key = false});
   routes.add({.method = "GET",
               .path = "/openapi.json",
-              .handler = answer([version = state->version](const HttpRequest&) {
-                return HttpResponse{.body = openapi_document(version)};
-              }),
+              .handler = answer([document = openapi_document(state->version, context.model.num_token_ids)](
+                                    const HttpRequest&) { return HttpResponse{.body = document}; }),
               .needs_key = false});
   if (context.model.names.empty()) return;
 

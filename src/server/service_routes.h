@@ -40,6 +40,7 @@ struct ServedModel {
   std::vector<std::string> names;
   int64_t created = 0;  // seconds since 1970
   int64_t max_model_len = 0;
+  int64_t num_token_ids = 0;
 };
 
 struct ServiceRoutesContext {
