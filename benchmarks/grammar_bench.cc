@@ -1,14 +1,16 @@
 // Times structured output over a real vocabulary: compiling, the first mask at each step of a sample answer, and masks
 // once the token sets are there. Run by hand:
-//   grammar_bench TOKENIZER_JSON CASES_JSONL [MASKS_FILE]
+//   grammar_bench TOKENIZER_JSON CASES_JSONL [MASKS_FILE | --walks]
 // A case is a line {"name", "kind": schema|regex|ebnf|object, "source", "text"}; the text is the sample answer, which
 // is cut into tokens. MASKS_FILE gets every mask, for comparing with other engines (tools/goldens/compare_grammar.py).
+// --walks prints random answers that the masks allow, as lines {"name", "text"}, for other validators.
 #include <algorithm>
 #include <boost/json.hpp>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <random>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -72,6 +74,40 @@ bool walk(const Grammar::Ptr& grammar, const GrammarVocabulary::Ptr& vocabulary,
   return matcher->may_end();
 }
 
+// Tokens chosen at random under the mask; short ones and the end more often, so that answers come to one.
+void print_random_answers(const std::string& name, const Grammar::Ptr& grammar,
+                          const GrammarVocabulary::Ptr& vocabulary, int32_t end_id) {
+  std::mt19937 random(1);
+  for (int answer = 0; answer < 40; ++answer) {
+    const auto matcher = GrammarMatcher::create(grammar, vocabulary, {end_id});
+    std::vector<uint32_t> mask(vocabulary->num_mask_words());
+    std::string text;
+    for (int i = 0; i < 400 && !matcher->has_ended(); ++i) {
+      matcher->fill_mask(mask);
+      std::vector<int32_t> allowed, short_ones;
+      for (int32_t id = 0; id < vocabulary->num_tokens(); ++id) {
+        if ((mask[static_cast<size_t>(id) / 32] >> (id % 32) & 1) == 0) continue;
+        allowed.push_back(id);
+        if (vocabulary->token_bytes(id).size() <= 2) short_ones.push_back(id);
+      }
+      const std::vector<int32_t>& choices = !short_ones.empty() && random() % 4 != 0 ? short_ones : allowed;
+      int32_t token = choices.empty() ? end_id : choices[random() % choices.size()];
+      if (matcher->may_end() && random() % 2 == 0) token = end_id;
+      if (random() % 3 == 0) {
+        for (int32_t id : allowed) {
+          if (vocabulary->token_bytes(id) == "\"") token = id;
+        }
+      }
+      if (!matcher->accept(token)) {
+        std::fprintf(stderr, "%s: stuck after %s\n", name.c_str(), text.c_str());
+        break;
+      }
+      text += vocabulary->token_bytes(token);
+    }
+    if (matcher->has_ended()) std::printf("%s\n", json::serialize(json::value{{"name", name}, {"text", text}}).c_str());
+  }
+}
+
 int run(int argc, char** argv) {
   if (argc < 3) {
     std::fprintf(stderr, "usage: grammar_bench TOKENIZER_JSON CASES_JSONL [MASKS_FILE]\n");
@@ -84,14 +120,21 @@ int run(int argc, char** argv) {
   }
   Clock::time_point begin = Clock::now();
   const GrammarVocabulary::Ptr vocabulary = GrammarVocabulary::create(*tokenizer.value()).value();
-  std::printf("vocabulary: %d tokens, %zu tree nodes, %.1f ms, %.1f MB\n", vocabulary->num_tokens(),
-              vocabulary->num_nodes(), microseconds_since(begin) / 1000,
-              static_cast<double>(vocabulary->num_bytes()) / 1e6);
+  const bool prints_walks = argc > 3 && std::string(argv[3]) == "--walks";
+  if (!prints_walks)
+    std::printf("vocabulary: %d tokens, %zu tree nodes, %.1f ms, %.1f MB\n", vocabulary->num_tokens(),
+                vocabulary->num_nodes(), microseconds_since(begin) / 1000,
+                static_cast<double>(vocabulary->num_bytes()) / 1e6);
   std::ofstream masks_file;
-  if (argc > 3) masks_file.open(argv[3], std::ios::binary);
-  const int32_t end_id = tokenizer.value()->eos_id();
-  std::printf("%-22s %9s %7s | first walk, us: %8s %8s %8s | again, us: %8s %8s %8s %8s | %7s\n", "case", "compile ms",
-              "states", "median", "p99", "max", "median", "mean", "p99", "max", "MB");
+  if (argc > 3 && !prints_walks) masks_file.open(argv[3], std::ios::binary);
+  // tokenizer.json alone does not always say which token ends an answer; for timing any control token will do.
+  int32_t end_id = tokenizer.value()->eos_id();
+  for (int32_t id = 0; end_id < 0 && id < vocabulary->num_tokens(); ++id) {
+    if (tokenizer.value()->is_special(id)) end_id = id;
+  }
+  if (!prints_walks)
+    std::printf("%-22s %9s %7s | first walk, us: %8s %8s %8s | again, us: %8s %8s %8s %8s | %7s\n", "case",
+                "compile ms", "states", "median", "p99", "max", "median", "mean", "p99", "max", "MB");
   std::istringstream lines(read_file(argv[2]));
   std::vector<double> all;
   for (std::string line; std::getline(lines, line);) {
@@ -105,6 +148,10 @@ int run(int argc, char** argv) {
     const double compile_us = microseconds_since(begin);
     if (!grammar.is_ok()) {
       std::printf("%-22s refused: %s\n", name.c_str(), grammar.status().message().c_str());
+      continue;
+    }
+    if (prints_walks) {
+      print_random_answers(name, grammar.value(), vocabulary, end_id);
       continue;
     }
     const std::vector<int32_t> tokens =
@@ -129,8 +176,9 @@ int run(int argc, char** argv) {
                 sum / static_cast<double>(again.masks.size()), quantile(again.masks, 0.99), quantile(again.masks, 1),
                 static_cast<double>(grammar.value()->num_bytes()) / 1e6);
   }
-  std::printf("all again: median %.1f us, p99 %.1f us, max %.1f us\n", quantile(all, 0.5), quantile(all, 0.99),
-              quantile(all, 1));
+  if (!prints_walks)
+    std::printf("all again: median %.1f us, p99 %.1f us, max %.1f us\n", quantile(all, 0.5), quantile(all, 0.99),
+                quantile(all, 1));
   return 0;
 }
 

@@ -33,3 +33,5 @@ target_link_libraries(quire_text INTERFACE quire_grammar)
 quire_test(text_grammar_test
   SOURCES grammar_ebnf_test.cc grammar_matcher_test.cc grammar_regex_test.cc grammar_schema_test.cc
   LIBS quire_grammar)
+quire_fuzzer(grammar_source_fuzz SOURCES grammar_source_fuzz.cc LIBS quire_grammar)
+quire_fuzzer(grammar_matcher_fuzz SOURCES grammar_matcher_fuzz.cc LIBS quire_grammar)

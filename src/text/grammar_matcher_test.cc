@@ -60,6 +60,36 @@ TEST(GrammarMatcherTest, MasksEqualTheirDefinitionOnRandomWalks) {
       Grammar::from_ebnf("root ::= sum\nsum ::= sum \"+\" p | p\np ::= [0-9]+ | \"(\" sum \")\"").value(), 10, 30, 5);
 }
 
+TEST(GrammarMatcherTest, MasksEqualTheirDefinitionForSchemas) {
+  const std::string schemas[] = {
+      R"({"properties":{"abc":{"type":"string","maxLength":70},"x":{"type":"array","items":{"$ref":"#"}},
+          "true":{"type":"number","minimum":-2,"maximum":123.5}},"required":["x"]})",
+      R"({"type":"object","additionalProperties":{"type":["integer","null"]},"maxProperties":3})",
+      R"({"anyOf":[{"type":"string","pattern":"^(abc|12)*$","maxLength":20},{"enum":["hello ","abc",[1,2],12]}]})",
+      R"({"type":"array","prefixItems":[{"type":"string","format":"date"},{"type":"boolean"}],"minItems":1})"};
+  uint32_t seed = 20;
+  for (const std::string& schema : schemas) {
+    check_random_walks(Grammar::from_json_schema(schema).value(), 8, 40, seed++);
+  }
+}
+
+TEST(GrammarMatcherTest, GrammarsShareTheTokenSetsOfEqualRules) {
+  const GrammarVocabulary::Ptr vocabulary = byte_vocabulary(json_like_tokens());
+  auto use = [&](const std::string& schema) {
+    const auto grammar = Grammar::from_json_schema(schema).value();
+    const auto matcher = GrammarMatcher::create(grammar, vocabulary, {kTestEndToken});
+    for (char c : std::string("{\"k\": \"x")) {
+      (void)allowed_tokens(*matcher, *vocabulary);
+      ASSERT_TRUE(matcher->accept(static_cast<unsigned char>(c)));
+    }
+    const std::vector<int32_t> allowed = allowed_tokens(*matcher, *vocabulary);
+    EXPECT_EQ(std::binary_search(allowed.begin(), allowed.end(), 258 + 3), schema.find("\"j\"") != std::string::npos)
+        << "\", may follow only where another property does";
+  };
+  use(R"({"properties":{"k":{"type":"string"}}})");
+  use(R"({"properties":{"k":{"type":"string"},"j":{"type":"string"}}})");
+}
+
 TEST(GrammarMatcherTest, EndTokensOnlyWhereItMayEnd) {
   const auto grammar = Grammar::from_regex("ab?").value();
   const auto matcher = byte_matcher(grammar);

@@ -267,7 +267,8 @@ const TokenSet& TokenSetTable::get(int32_t state, Configurations& walk, std::uni
 
 size_t TokenSetTable::num_bytes() const {
   size_t num_bytes = sizeof(*this);
-  for (const auto& sets : sets_of_rule_) num_bytes += sets->num_bytes();
+  // What several grammars share is counted in parts.
+  for (const auto& sets : sets_of_rule_) num_bytes += sets->num_bytes() / static_cast<size_t>(sets.use_count());
   return num_bytes;
 }
 
