@@ -126,7 +126,7 @@ std::optional<StateGraph> determinize(const StateGraph& graph, size_t max_states
   };
   result.start = intern(closure.of({graph.start}));
   for (size_t i = 0; i < sets.size(); ++i) {
-    if (sets.size() > max_states || total_members > max_states * 32) return std::nullopt;
+    if (sets.size() > max_states || total_members > max_states * 4) return std::nullopt;
     Outgoing outgoing = outgoing_of(graph, *sets[i]);
     for (Outgoing::Piece& piece : outgoing.pieces) {
       GraphEdge edge = piece.label;
