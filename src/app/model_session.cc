@@ -37,6 +37,7 @@ BackendOptions backend_options(const EngineFlags& flags) {
   }
   options.num_threads = flags.num_threads;
   options.compute = flags.compute == "f32" ? Compute::kF32 : Compute::kAuto;
+  if (flags.quantization == "fp8") options.weight_quantization = WeightQuantization::kF8;
   for (const std::string& forced : flags.kernels) {
     const size_t equals = forced.find('=');
     options.forced_kernels[forced.substr(0, equals)] = forced.substr(equals + 1);

@@ -41,12 +41,13 @@ Status check_supported(const EngineFlags& flags) {
   if (flags.preemption == "swap" && flags.swap_space_bytes == 0) {
     return invalid_argument("--preemption swap needs room to swap to: give a --swap-space, such as 2GiB");
   }
-  if (flags.quantization != "none") {
+  if (flags.quantization != "none" && flags.quantization != "fp8") {
     const std::optional<FormatId> format = find_format_by_name(flags.quantization);
     if (flags.load_format != "dummy") {
       return unimplemented(
           "--quantization " + flags.quantization +
-          " is not supported yet: quantizing while loading; give a GGUF file that is quantized already");
+          " is not supported yet: quantizing while loading, but for fp8 on a GPU; give a GGUF file that is quantized "
+          "already");
     }
     if (!format.has_value()) {
       std::string names;
@@ -127,9 +128,10 @@ void add_engine_flags(CLI::App& parser, EngineFlags& flags) {
          "Weights: auto, those of the files; dummy: random ones of the model's shape, for measuring; config.json, or a "
          "GGUF file, is enough")
       ->check(CLI::IsMember({"auto", "dummy"}));
-  option("--quantization", flags.quantization,
-         "Weights: none, as the files hold them; a format (q4_k, q8_0, ...) for --load-format dummy; not yet: one to "
-         "quantize to while loading");
+  option(
+      "--quantization", flags.quantization,
+      "Weights: none, as the files hold them; fp8, on a GPU, from float weights while loading; a format (q4_k, q8_0, "
+      "...) for --load-format dummy");
   option("--sameness", flags.sameness,
          "Answers that depend on no neighbour: auto, strict or off; the CPU always keeps strict, at no cost")
       ->check(CLI::IsMember({"auto", "strict", "off"}));

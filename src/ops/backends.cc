@@ -27,6 +27,9 @@ bool has_cuda_backend() {
 }
 
 Result<std::unique_ptr<Ops>> create_ops(const BackendOptions& options) {
+  if (options.weight_quantization != WeightQuantization::kNone && options.kind != BackendKind::kCuda) {
+    return unimplemented("--quantization fp8 is for NVIDIA GPUs only: on the CPU, give a GGUF file that is quantized");
+  }
   switch (options.kind) {
     case BackendKind::kReference:
       return std::unique_ptr<Ops>(std::make_unique<ReferenceOps>());

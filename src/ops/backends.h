@@ -12,12 +12,19 @@ namespace quire {
 
 enum class BackendKind : uint8_t { kReference, kCpu, kCuda };
 
+// What float weights become when they are packed.
+enum class WeightQuantization : uint8_t {
+  kNone,
+  kF8,  // e4m3 with a scale an output; a GPU rounds activations likewise, with a scale a token, but for one token alone
+};
+
 struct BackendOptions {
   BackendKind kind = BackendKind::kCpu;
   int device_index = 0;
   int num_threads = 0;  // CPU; 0: from the affinity mask, the cgroup quota and the physical cores
   Compute compute = Compute::kAuto;
-  std::map<std::string, std::string> forced_kernels = {};  // op → row name
+  std::map<std::string, std::string> forced_kernels = {};              // op → row name
+  WeightQuantization weight_quantization = WeightQuantization::kNone;  // GPU
 };
 
 // Whether this build has kernels for NVIDIA GPUs; whether there is such a GPU, create_ops tells.

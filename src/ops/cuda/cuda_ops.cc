@@ -101,6 +101,7 @@ CudaOps::CudaOps(const BackendOptions& options, std::string description)
     : device_index_(options.device_index),
       description_(std::move(description)),
       compute_(options.compute),
+      weight_quantization_(options.weight_quantization),
       forced_kernels_(options.forced_kernels.begin(), options.forced_kernels.end()),
       pool_(options.num_threads > 0 ? options.num_threads
                                     : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))) {}
@@ -166,11 +167,15 @@ void CudaOps::synchronize(OpContext& context) {
 }
 
 Result<Weight> CudaOps::pack(const Weight& file_weight) {
-  return cuda::pack_weight(pool_, file_weight);
+  ASSIGN_OR_RETURN(Weight packed, cuda::pack_weight(pool_, file_weight));
+  if (weight_quantization_ == WeightQuantization::kF8 && packed.quant().is_float) return cuda::quantize_to_f8(packed);
+  return packed;
 }
 
 Result<Weight> CudaOps::make_random_weight(const Weight& shape, uint64_t seed) {
-  return cuda::make_random_weight(pool_, shape, seed);
+  ASSIGN_OR_RETURN(Weight packed, cuda::make_random_weight(pool_, shape, seed));
+  if (weight_quantization_ == WeightQuantization::kF8 && packed.quant().is_float) return cuda::quantize_to_f8(packed);
+  return packed;
 }
 
 void CudaOps::embedding(OpContext& context, TensorView y, const Weight& table, ConstTensorView ids, float scale) {

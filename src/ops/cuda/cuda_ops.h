@@ -95,6 +95,7 @@ class CudaOps final : public Ops {
   cudaStream_t stream_ = nullptr;
   std::string description_;
   Compute compute_;
+  WeightQuantization weight_quantization_;
   std::map<std::string, std::string, std::less<>> forced_kernels_;
   ThreadPool pool_;  // packs weights
   std::unique_ptr<cuda::LinearLibrary> library_;

@@ -7,6 +7,14 @@
 
 namespace quire::cuda {
 
+constexpr float kLargestF8 = 448.0f;  // of e4m3
+
+// The bits of an e4m3 number are those of an f16 2^8 times smaller, subnormal ones too.
+__device__ __forceinline__ float f8_to_float(uint8_t bits) {
+  const unsigned moved = static_cast<unsigned>(bits & 0x80) << 8 | static_cast<unsigned>(bits & 0x7f) << 7;
+  return __half2float(__ushort_as_half(static_cast<unsigned short>(moved))) * 256.0f;
+}
+
 struct ScaleAndMin {
   float scale;
   float min;
@@ -52,6 +60,10 @@ __device__ __forceinline__ int load_code(const DeviceWeight& w, const uint8_t* p
 }
 
 __device__ __forceinline__ float load_weight(const DeviceWeight& w, int64_t expert, int64_t row, int64_t k) {
+  if (w.is_f8) {
+    return __fmul_rn(f8_to_float(w.codes[(expert * w.n + row) * w.k + k]),
+                     reinterpret_cast<const float*>(w.scales)[expert * w.n + row]);
+  }
   if (w.format == FormatId::kF32) return reinterpret_cast<const float*>(w.codes)[(expert * w.n + row) * w.k + k];
   if (w.format == FormatId::kF16) {
     return to_float(reinterpret_cast<const f16*>(w.codes)[(expert * w.n + row) * w.k + k]);

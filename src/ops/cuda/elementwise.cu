@@ -2,6 +2,8 @@
 // reads x twice, the second time from cache). Sums are float, in an order that depends on the row's size alone.
 #include "ops/cuda/elementwise.h"
 
+#include <cuda_fp8.h>
+
 #include <algorithm>
 
 #include "ops/cuda/cuda_support.h"
@@ -190,6 +192,50 @@ __global__ void write_kv_kernel(PagedKv kv, Rows<const T*> k, Rows<const T*> v, 
       slot / kv.page_size * kv.page_stride + head * kv.head_stride + slot % kv.page_size * kv.token_stride + d;
   store_float_as(kv.k, kv.dtype, offset, to_float(k.data[token * k.token_stride + head * k.head_stride + d]));
   store_float_as(kv.v, kv.dtype, offset, to_float(v.data[token * v.token_stride + head * v.head_stride + d]));
+}
+
+// A block a token; x is read twice, the second time from cache. 8 elements an access where is_wide.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    quantize_tokens_kernel(uint8_t* codes, float* scales, Rows<const T*> x, int64_t k, bool is_wide) {
+  __shared__ float partial[kThreads / 32];
+  let_next_start();
+  wait_for_previous();
+  const T* row = x.data + blockIdx.x * x.token_stride;
+  uint8_t* out = codes + blockIdx.x * k;
+  float largest = 0;
+  if (is_wide) {
+    for (int64_t i = threadIdx.x * 8; i < k; i += kThreads * 8) {
+      const Vector<T, 8> values = *reinterpret_cast<const Vector<T, 8>*>(row + i);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) largest = fmaxf(largest, fabsf(to_float(values.v[j])));
+    }
+  } else {
+    for (int64_t i = threadIdx.x; i < k; i += kThreads) largest = fmaxf(largest, fabsf(to_float(row[i])));
+  }
+  largest = warp_max(largest);
+  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = largest;
+  __syncthreads();
+  for (int warp = 0; warp < kThreads / 32; ++warp) largest = fmaxf(largest, partial[warp]);
+  const float scale = largest > 0 ? largest / 448.0f : 1.0f;
+  const float inverse = 1.0f / scale;
+  if (is_wide) {
+    for (int64_t i = threadIdx.x * 8; i < k; i += kThreads * 8) {
+      const Vector<T, 8> values = *reinterpret_cast<const Vector<T, 8>*>(row + i);
+      Vector<uint16_t, 4> packed;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        packed.v[j] = __nv_cvt_float2_to_fp8x2(
+            {to_float(values.v[2 * j]) * inverse, to_float(values.v[2 * j + 1]) * inverse}, __NV_SATFINITE, __NV_E4M3);
+      }
+      *reinterpret_cast<Vector<uint16_t, 4>*>(out + i) = packed;
+    }
+  } else {
+    for (int64_t i = threadIdx.x; i < k; i += kThreads) {
+      out[i] = __nv_cvt_float_to_fp8(to_float(row[i]) * inverse, __NV_SATFINITE, __NV_E4M3);
+    }
+  }
+  if (threadIdx.x == 0) scales[blockIdx.x] = scale;
 }
 
 template <typename T>
@@ -389,6 +435,16 @@ void write_kv(cudaStream_t stream, const PagedKv& kv, const ConstTensorView& k, 
                                                                          slots.data<int64_t>(), num_elements);
   });
   CUDA_CHECK_LAUNCH();
+}
+
+void quantize_tokens_to_f8(cudaStream_t stream, uint8_t* codes, float* scales, const ConstTensorView& x) {
+  if (x.num_elements() == 0) return;
+  const bool is_wide = is_aligned(x.raw_data(), 16) && x.stride(0) % 8 == 0 && x.size(1) % 8 == 0;
+  dispatch_activation(x.dtype(), [&](auto type) {
+    using T = decltype(type);
+    launch_dependent(stream, quantize_tokens_kernel<T>, dim3(static_cast<unsigned>(x.size(0))), dim3(kThreads), codes,
+                     scales, rows_of<T>(x), x.size(1), is_wide);
+  });
 }
 
 bool accepts_rope_and_write(const RopeWriteArgs& args) {

@@ -15,6 +15,8 @@ enum class BinaryOp : uint8_t { kAdd, kSiluMultiply, kGeluTanhMultiply };
 void binary(cudaStream_t stream, BinaryOp op, const TensorView& y, const ConstTensorView& a, const ConstTensorView& b);
 // y = residual + bias, or bias alone where no residual is given; y may be the residual.   bias: [size] f32
 void add_bias(cudaStream_t stream, const TensorView& y, const ConstTensorView& residual, const ConstTensorView& bias);
+// Rows of x as e4m3, [num_tokens, k], each with a scale that makes its largest 448.
+void quantize_tokens_to_f8(cudaStream_t stream, uint8_t* codes, float* scales, const ConstTensorView& x);
 void soft_cap(cudaStream_t stream, const TensorView& x, float cap);
 void gather_rows(cudaStream_t stream, const TensorView& y, const ConstTensorView& x, const ConstTensorView& rows);
 

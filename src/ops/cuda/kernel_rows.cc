@@ -16,6 +16,7 @@ constexpr KernelRow<LinearCall> kLinearRows[] = {
     {"gemv", accepts_gemv, linear_gemv, "gemv"},
     {"skinny_mma", accepts_skinny_mma, linear_skinny_mma, "decode"},
     {"cublaslt", accepts_cublaslt, linear_cublaslt, "prefill"},
+    {"cublaslt_f8", accepts_cublaslt_f8, linear_cublaslt_f8, "prefill"},
     {"dequantize_cublaslt", accepts_dequantize_cublaslt, linear_dequantize_cublaslt, "prefill"},
     {"any_shape", accepts_any<LinearCall>, linear_any_shape, "any_shape"},
 };

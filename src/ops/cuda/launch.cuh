@@ -20,18 +20,31 @@ __device__ __forceinline__ void let_next_start() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
+// shared_bytes: dynamic shared memory of a block.
 template <typename... Params, typename... Args>
-void launch_dependent(cudaStream_t stream, void (*kernel)(Params...), dim3 grid, dim3 block, const Args&... args) {
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+void launch_dependent_with_memory(cudaStream_t stream, void (*kernel)(Params...), dim3 grid, dim3 block,
+                                  size_t shared_bytes, const Args&... args) {
+  // A multiprocessor must run empty before it divides its memory anew between cache and shared memory: where few blocks
+  // run and latency counts, the kernels of a chain ask for what the products take. Large grids want their cache.
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+  attributes[1].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
   cudaLaunchConfig_t config = {};
   config.gridDim = grid;
   config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
+  config.attrs = attributes;
+  constexpr unsigned kFewBlocks = 264;  // two a multiprocessor
+  config.numAttrs = grid.x * grid.y <= kFewBlocks ? 2 : 1;
   CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...));
+}
+
+template <typename... Params, typename... Args>
+void launch_dependent(cudaStream_t stream, void (*kernel)(Params...), dim3 grid, dim3 block, const Args&... args) {
+  launch_dependent_with_memory(stream, kernel, grid, block, 0, args...);
 }
 
 }  // namespace quire::cuda

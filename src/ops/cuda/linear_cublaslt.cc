@@ -30,6 +30,7 @@ constexpr int kTuneRepeats = 3;
   } while (false)
 
 cudaDataType_t cuda_type(DType dtype) {
+  if (dtype == DType::kF8E4M3) return CUDA_R_8F_E4M3;
   if (dtype == DType::kF16) return CUDA_R_16F;
   if (dtype == DType::kBF16) return CUDA_R_16BF;
   return CUDA_R_32F;
@@ -38,12 +39,25 @@ cudaDataType_t cuda_type(DType dtype) {
 // The descriptions that one product needs. The library is column-major: it computes yᵀ = w · xᵀ.
 class Descriptors {
  public:
-  explicit Descriptors(const MatmulShape& shape) {
+  struct Scales {
+    const float* w;
+    const float* x;
+  };
+  explicit Descriptors(const MatmulShape& shape, const Scales& scales = {nullptr, nullptr}) {
     // Float products stay float: no TF32.
     CUBLAS_CHECK(cublasLtMatmulDescCreate(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     const cublasOperation_t transposed = CUBLAS_OP_T;
     CUBLAS_CHECK(
         cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed)));
+    if (shape.dtype == DType::kF8E4M3) {
+      const int8_t is_fast = 1;
+      set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, is_fast);
+      const int32_t mode = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+      set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode);
+      set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode);
+      set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scales.w);
+      set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scales.x);
+    }
     const auto make = [](cublasLtMatrixLayout_t* layout, DType dtype, int64_t rows, int64_t columns, int64_t stride) {
       CUBLAS_CHECK(cublasLtMatrixLayoutCreate(layout, cuda_type(dtype), static_cast<uint64_t>(rows),
                                               static_cast<uint64_t>(columns), stride));
@@ -60,6 +74,11 @@ class Descriptors {
   }
   Descriptors(const Descriptors&) = delete;
   Descriptors& operator=(const Descriptors&) = delete;
+
+  template <typename T>
+  void set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
+    CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof(value)));
+  }
 
   cublasLtMatmulDesc_t operation = nullptr;
   cublasLtMatrixLayout_t w = nullptr;
@@ -89,6 +108,7 @@ bool is_call_aligned(const LinearCall& call) {
 }
 
 bool has_dtype_of(const Weight& weight, DType dtype) {
+  if (weight.layout != Layout::kCudaPlanes) return false;
   return (weight.format == FormatId::kF32 && dtype == DType::kF32) ||
          (weight.format == FormatId::kF16 && dtype == DType::kF16) ||
          (weight.format == FormatId::kBF16 && dtype == DType::kBF16);
@@ -133,7 +153,9 @@ LinearLibrary::~LinearLibrary() {
 }
 
 std::vector<cublasLtMatmulAlgo_t> LinearLibrary::algorithms(const MatmulShape& shape, int max_count, bool may_split_k) {
-  const Descriptors descriptors(shape);
+  // It is asked about scales by where they lie; any place will do.
+  const float* somewhere = static_cast<const float*>(workspace_.data());
+  const Descriptors descriptors(shape, {somewhere, somewhere});
   cublasLtMatmulPreference_t preference = nullptr;
   CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&preference));
   const size_t workspace_bytes = static_cast<size_t>(kWorkspaceBytes);
@@ -146,9 +168,10 @@ std::vector<cublasLtMatmulAlgo_t> LinearLibrary::algorithms(const MatmulShape& s
   }
   std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<size_t>(max_count));
   int count = 0;
-  CUBLAS_CHECK(cublasLtMatmulAlgoGetHeuristic(handle_, descriptors.operation, descriptors.w, descriptors.x,
-                                              descriptors.residual, descriptors.y, preference, max_count,
-                                              results.data(), &count));
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(handle_, descriptors.operation, descriptors.w, descriptors.x, descriptors.residual,
+                                     descriptors.y, preference, max_count, results.data(), &count);
+  if (status != CUBLAS_STATUS_SUCCESS) count = 0;
   (void)cublasLtMatmulPreferenceDestroy(preference);
   std::vector<cublasLtMatmulAlgo_t> found;
   for (int i = 0; i < count; ++i) {
@@ -160,7 +183,7 @@ std::vector<cublasLtMatmulAlgo_t> LinearLibrary::algorithms(const MatmulShape& s
 
 void LinearLibrary::run(cudaStream_t stream, const MatmulShape& shape, const MatmulArgs& args,
                         const cublasLtMatmulAlgo_t& algorithm) {
-  const Descriptors descriptors(shape);
+  const Descriptors descriptors(shape, {args.w_scales, args.x_scales});
   const float alpha = 1;
   const float beta = args.residual != nullptr ? 1.0f : 0.0f;
   const void* residual = args.residual != nullptr ? args.residual : args.y;
@@ -194,7 +217,9 @@ cublasLtMatmulAlgo_t LinearLibrary::fastest(cudaStream_t stream, const MatmulSha
       // Pushes the weights out of the L2 cache, as the other layers would.
       CUDA_CHECK(cudaMemsetAsync(workspace_.data(), 0, static_cast<size_t>(kWorkspaceBytes), stream));
       CUDA_CHECK(cudaEventRecord(begin, stream));
-      run(stream, apart, {.y = y, .x = args.x, .w = args.w, .residual = args.residual}, candidates[i]);
+      MatmulArgs into_y = args;
+      into_y.y = y;
+      run(stream, apart, into_y, candidates[i]);
       CUDA_CHECK(cudaEventRecord(end, stream));
       CUDA_CHECK(cudaEventSynchronize(end));
       float ms = 0;
@@ -238,6 +263,57 @@ void linear_cublaslt(const LinearCall& call) {
   multiply(call, call.weight.parts[0].data(), 0, call.weight.n);
 }
 
+// Where the library multiplies e4m3 matrices whose rows have scales of their own.
+bool accepts_cublaslt_f8(const LinearCall& call) {
+  return call.weight.layout == Layout::kCudaF8 && is_call_aligned(call) && call.x.dtype() != DType::kF32 &&
+         call.weight.n % 16 == 0 && call.weight.k % 16 == 0 &&
+         call.x.size(0) * (call.weight.k + 4) + 256 <= call.library->slice_bytes() && call.library->has_f8();
+}
+
+// The activations are rounded to e4m3 first, with a scale a token, into the buffer of slices.
+void linear_cublaslt_f8(const LinearCall& call) {
+  const int64_t num_tokens = call.x.size(0);
+  const int64_t k = call.weight.k;
+  uint8_t* codes = static_cast<uint8_t*>(call.library->slice_data());
+  float* scales = reinterpret_cast<float*>(codes + ceil_div<int64_t>(num_tokens * k, 256) * 256);
+  quantize_tokens_to_f8(call.stream, codes, scales, call.x);
+  ConstTensorView residual = call.epilogue.residual;
+  if (call.epilogue.bias.is_given()) {
+    add_bias(call.stream, call.y, residual, call.epilogue.bias);
+    residual = call.y;
+  }
+  const MatmulShape shape{.num_tokens = num_tokens,
+                          .n = call.weight.n,
+                          .k = k,
+                          .dtype = DType::kF8E4M3,
+                          .y_dtype = call.y.dtype(),
+                          .x_stride = k,
+                          .y_stride = call.y.stride(0),
+                          .residual_stride = residual.is_given() ? residual.stride(0) : 0};
+  call.library->matmul(call.stream, shape,
+                       {.y = call.y.raw_data(),
+                        .x = codes,
+                        .w = call.weight.parts[0].data(),
+                        .residual = residual.raw_data(),
+                        .w_scales = reinterpret_cast<const float*>(call.weight.parts[1].data()),
+                        .x_scales = scales});
+}
+
+bool LinearLibrary::has_f8() {
+  if (!has_f8_.has_value()) {
+    const MatmulShape shape{.num_tokens = 16,
+                            .n = 4096,
+                            .k = 4096,
+                            .dtype = DType::kF8E4M3,
+                            .y_dtype = DType::kBF16,
+                            .x_stride = 4096,
+                            .y_stride = 4096,
+                            .residual_stride = 4096};
+    has_f8_ = !algorithms(shape, 1, false).empty();
+  }
+  return *has_f8_;
+}
+
 // With float activations and Compute::kF32 nothing is lost: the slices are f32.
 bool accepts_dequantize_cublaslt(const LinearCall& call) {
   return is_call_aligned(call) && call.x.size(0) >= kMinTokensToDequantize &&
@@ -258,7 +334,7 @@ void linear_dequantize_cublaslt(const LinearCall& call) {
 
 void linear(const LinearCall& call, std::string_view forced_row) {
   const Weight& weight = call.weight;
-  CHECK(weight.layout == Layout::kCudaPlanes);
+  CHECK(weight.layout == Layout::kCudaPlanes || weight.layout == Layout::kCudaF8);
   CHECK(call.x.rank() == 2);
   CHECK(call.y.rank() == 2);
   CHECK(call.x.size(1) == weight.k);

@@ -7,6 +7,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <tuple>
 #include <vector>
 
@@ -32,7 +33,9 @@ struct MatmulArgs {
   void* y;
   const void* x;
   const void* w;
-  const void* residual;  // or null
+  const void* residual;             // or null
+  const float* w_scales = nullptr;  // of e4m3 matrices: [n] and [num_tokens]
+  const float* x_scales = nullptr;
 };
 
 class LinearLibrary {
@@ -51,6 +54,9 @@ class LinearLibrary {
   void run(cudaStream_t stream, const MatmulShape& shape, const MatmulArgs& args,
            const cublasLtMatmulAlgo_t& algorithm);
 
+  // Whether it multiplies e4m3 matrices here.
+  bool has_f8();
+
   // Where slices of weights are dequantized to.
   void* slice_data() const { return slice_.data(); }
   int64_t slice_bytes() const { return slice_.num_bytes(); }
@@ -68,10 +74,13 @@ class LinearLibrary {
   DeviceBuffer workspace_;
   DeviceBuffer slice_;
   std::map<Key, cublasLtMatmulAlgo_t> chosen_;
+  std::optional<bool> has_f8_;
 };
 
 bool accepts_cublaslt(const LinearCall& call);
 void linear_cublaslt(const LinearCall& call);
+bool accepts_cublaslt_f8(const LinearCall& call);
+void linear_cublaslt_f8(const LinearCall& call);
 bool accepts_dequantize_cublaslt(const LinearCall& call);
 void linear_dequantize_cublaslt(const LinearCall& call);
 

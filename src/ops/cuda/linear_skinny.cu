@@ -41,6 +41,7 @@ bool accepts_skinny_mma(const LinearCall& call) {
   if (dtype == DType::kF32 || call.offsets.is_given() || call.x.size(0) > kMaxTokens) return false;
   // Activations are read 16 bytes at a time beside float weights, else 8.
   const bool is_float = call.weight.quant().is_float;
+  if (call.weight.layout != Layout::kCudaPlanes) return false;
   const int64_t access = is_float ? 16 : 8;
   if (!is_aligned(call.x.raw_data(), access) || call.x.stride(0) * 2 % access != 0) return false;
   if (!is_float) return true;

@@ -1,6 +1,8 @@
 // Packing of weights for the GPU, and the kernels that read single rows of them: embedding and dequantize.
 #include "ops/cuda/weights.h"
 
+#include <cuda_fp8.h>
+
 #include <algorithm>
 #include <vector>
 
@@ -192,6 +194,24 @@ Result<Weight> pack_integer_weight(ThreadPool& pool, const Weight& file_weight) 
 
 }  // namespace
 
+// A block a row: its largest, then the codes.
+template <typename T>
+__global__ void quantize_rows_kernel(uint8_t* codes, float* scales, const T* rows, int64_t k) {
+  __shared__ float partial[kThreads / 32];
+  const T* row = rows + blockIdx.x * k;
+  float largest = 0;
+  for (int64_t i = threadIdx.x; i < k; i += kThreads) largest = fmaxf(largest, fabsf(to_float(row[i])));
+  largest = warp_max(largest);
+  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = largest;
+  __syncthreads();
+  for (int warp = 0; warp < kThreads / 32; ++warp) largest = fmaxf(largest, partial[warp]);
+  const float scale = largest > 0 ? largest / kLargestF8 : 1.0f;
+  for (int64_t i = threadIdx.x; i < k; i += kThreads) {
+    codes[blockIdx.x * k + i] = __nv_cvt_float_to_fp8(to_float(row[i]) / scale, __NV_SATFINITE, __NV_E4M3);
+  }
+  if (threadIdx.x == 0) scales[blockIdx.x] = scale;
+}
+
 Result<Weight> pack_weight(ThreadPool& pool, const Weight& file_weight) {
   CHECK(file_weight.layout == Layout::kRowMajor);
   if (!file_weight.quant().is_float) return pack_integer_weight(pool, file_weight);
@@ -203,6 +223,34 @@ Result<Weight> pack_weight(ThreadPool& pool, const Weight& file_weight) {
   packed.parts[0] = {static_cast<const std::byte*>(buffer.data()), bytes.size()};
   packed.owner = std::make_shared<DeviceBuffer>(std::move(buffer));
   return packed;
+}
+
+Result<Weight> quantize_to_f8(const Weight& packed) {
+  CHECK(packed.layout == Layout::kCudaPlanes);
+  CHECK(packed.quant().is_float);
+  const int64_t num_rows = packed.n * packed.num_experts;
+  const int64_t code_bytes = ceil_div<int64_t>(num_rows * packed.k, 256) * 256;
+  ASSIGN_OR_RETURN(DeviceBuffer buffer, allocate_weight(code_bytes + num_rows * 4));
+  std::byte* codes = static_cast<std::byte*>(buffer.data());
+  if (num_rows > 0) {
+    const DType dtype = packed.format == FormatId::kF32   ? DType::kF32
+                        : packed.format == FormatId::kF16 ? DType::kF16
+                                                          : DType::kBF16;
+    dispatch_activation(dtype, [&](auto type) {
+      using T = decltype(type);
+      quantize_rows_kernel<T><<<static_cast<unsigned>(num_rows), kThreads>>>(
+          reinterpret_cast<uint8_t*>(codes), reinterpret_cast<float*>(codes + code_bytes),
+          reinterpret_cast<const T*>(packed.parts[0].data()), packed.k);
+    });
+    CUDA_CHECK_LAUNCH();
+    CUDA_CHECK(cudaDeviceSynchronize());
+  }
+  Weight weight = packed;
+  weight.layout = Layout::kCudaF8;
+  weight.parts[0] = {codes, static_cast<size_t>(num_rows * packed.k)};
+  weight.parts[1] = {codes + code_bytes, static_cast<size_t>(num_rows * 4)};
+  weight.owner = std::make_shared<DeviceBuffer>(std::move(buffer));
+  return weight;
 }
 
 Result<Weight> make_random_weight(ThreadPool& pool, const Weight& shape, uint64_t seed) {
@@ -259,13 +307,14 @@ Result<Weight> make_random_weight(ThreadPool& pool, const Weight& shape, uint64_
 }
 
 DeviceWeight device_weight(const Weight& packed) {
-  CHECK(packed.layout == Layout::kCudaPlanes);
+  CHECK(packed.layout == Layout::kCudaPlanes || packed.layout == Layout::kCudaF8);
   DeviceWeight w;
   w.codes = reinterpret_cast<const uint8_t*>(packed.parts[0].data());
   w.scales = reinterpret_cast<const uint8_t*>(packed.parts[1].data());
   w.format = packed.format;
   w.n = packed.n;
   w.k = packed.k;
+  w.is_f8 = packed.layout == Layout::kCudaF8;
   if (packed.quant().is_float) return w;
   w.panel = panel_format(packed.format);
   w.stored_bits = w.panel.code_bits <= 4 && !w.panel.is_lookup ? 4 : 8;

@@ -13,6 +13,8 @@
 //     4 bits: 4 bytes a step, nibble p the first of register p, nibble p + 4 the second.
 //     8 bits: 8 bytes a step, bytes 2 p and 2 p + 1 of register p.
 //   parts[1]: the scales of quant/packing.h's panels.
+//
+// Layout::kCudaF8: parts[0] is [n][k] of e4m3, parts[1] a float an output.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -34,6 +36,7 @@ struct DeviceWeight {
   FormatId format = FormatId::kF32;
   PanelFormat panel = {};
   int stored_bits = 0;  // 4 or 8; 0: float
+  bool is_f8 = false;   // e4m3 rows, and float scales
   int64_t n = 0;
   int64_t k = 0;
   int64_t panels_per_expert = 0;
@@ -47,6 +50,9 @@ Result<Weight> pack_weight(ThreadPool& pool, const Weight& file_weight);
 // Random values of about 0.02 (quant/random_rows.h). Floats are drawn on the device; of integer formats a few panels
 // are packed and repeated.
 Result<Weight> make_random_weight(ThreadPool& pool, const Weight& shape, uint64_t seed);
+
+// A packed float weight as Layout::kCudaF8: each output's largest becomes 448.
+Result<Weight> quantize_to_f8(const Weight& packed);
 
 DeviceWeight device_weight(const Weight& packed);
 
