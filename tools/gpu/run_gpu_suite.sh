@@ -45,7 +45,7 @@ fi
 
 if wants sanitizer; then
   compute-sanitizer --tool memcheck "$build/src/ops/cuda_ops_test" --gtest_brief=1 \
-    --gtest_filter="${QUIRE_SANITIZER_FILTER:-CudaElementwise.Add:CudaRope.*:CudaPages.*:CudaAttention.One*}" \
+    --gtest_filter="${QUIRE_SANITIZER_FILTER:-CudaElementwise.Add:CudaRope.*:CudaPages.*:CudaAttention.One*:CudaFused.Rope*:CudaF8*:CudaRecording*}" \
     >"$out/sanitizer.log" 2>&1 || failed=1
   tail -n 15 "$out/sanitizer.log"
 fi

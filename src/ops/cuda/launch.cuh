@@ -37,8 +37,8 @@ void launch_dependent_with_memory(cudaStream_t stream, void (*kernel)(Params...)
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = attributes;
-  constexpr unsigned kFewBlocks = 264;  // two a multiprocessor
-  config.numAttrs = grid.x * grid.y <= kFewBlocks ? 2 : 1;
+  constexpr unsigned kFewBlocks = 132;  // one a multiprocessor
+  config.numAttrs = shared_bytes > 0 || grid.x * grid.y <= kFewBlocks ? 2 : 1;
   CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...));
 }
 
