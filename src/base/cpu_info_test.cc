@@ -39,6 +39,7 @@ class FakeMachine {
   std::string root_;
 };
 
+// F090.
 TEST(CpuInfo, QuotaAffinityAndCoresLimitThreads) {
   FakeMachine machine("v2");
   machine.set_cores(8, 1);

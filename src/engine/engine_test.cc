@@ -203,6 +203,7 @@ TEST_F(EngineTest, ChoicesShareThePromptAndDiffer) {
   }
 }
 
+// F026.
 TEST_F(EngineTest, SeedsHoldBesideAnyNeighbour) {
   auto engine = make(options());
   const std::vector<int32_t> prompt_a = random_tokens(random, 12);
@@ -330,6 +331,7 @@ TEST_F(EngineTest, TheEndOfTheContextEndsTheAnswer) {
   EXPECT_FALSE(engine->has_work());
 }
 
+// F050's second half.
 TEST_F(EngineTest, ADamagedRequestFailsAloneAndLeavesNothing) {
   auto engine = make(options());
   std::vector<int32_t> poisoned = random_tokens(random, 30);

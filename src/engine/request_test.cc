@@ -21,6 +21,7 @@ void expect_refused(const Status& status, const std::string& field) {
   EXPECT_NE(status.message().find(field), std::string::npos) << status.message();
 }
 
+// F032, F034, F038.
 TEST(Request, WhatIsWrongIsNamed) {
   EXPECT_TRUE(check({}).is_ok());
   EXPECT_TRUE(check({.top_k = -1, .max_tokens = 0}).is_ok());

@@ -273,7 +273,7 @@ TEST_P(Sameness, WhateverRunsBeside) {
   }
 }
 
-// The first of 46, beside neighbours of the same lengths, in the same pages, but with other contents; and alone.
+// F028: the first of 46, beside neighbours of the same lengths, in the same pages, but with other contents; and alone.
 TEST_P(Sameness, NeighboursContentsAndNumber) {
   const Checkpoint checkpoint = open();
   Setting changed = setting();

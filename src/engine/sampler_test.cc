@@ -205,6 +205,7 @@ TEST(Sampler, IdsThatTheTokenizerLacksAreNeverSampled) {
   for (int i = 0; i < 50; ++i) EXPECT_LT(sample_once(sampler, {0, 1, 9, 9}, {}, 3, i), 2);
 }
 
+// F030.
 TEST(Sampler, LogprobsAreTheModelsOwn) {
   Sampler sampler(4, 4);
   const std::vector<float> logits = {1, 0, -1, -2};

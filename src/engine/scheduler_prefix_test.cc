@@ -114,7 +114,7 @@ TEST(SchedulerPrefix, NobodyWaitsForOneOfLowerPriorityOrAnotherScope) {
   while (!h.scheduler->running().empty()) h.scheduler->finish(h.scheduler->running().front().get());
 }
 
-// The same prompt for the base and an adapter, and for an adapter that was loaded again under its name: nothing shared.
+// F048: the same prompt for the base and an adapter, and for an adapter that was loaded again under its name: nothing shared.
 TEST(SchedulerPrefix, AdaptersAndTheirLoadsShareNothing) {
   Harness h(1000, wide_config(), /*has_cache=*/true);
   struct Case {

@@ -62,6 +62,7 @@ TEST_F(PrefixCacheTest, FindsWholePagesOnly) {
   EXPECT_EQ(find(cache, {}, other), 0);
 }
 
+// F048.
 TEST_F(PrefixCacheTest, AdapterAndSaltAreDifferentThings) {
   PrefixCache cache(&pool_, kPageSize, {{0}});
   { auto tables = fill(cache, {.adapter_id = 0, .salt = "7"}, counting(16)); }

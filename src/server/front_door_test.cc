@@ -107,6 +107,7 @@ TEST_F(FrontDoorTest, AsksForKeys) {
   EXPECT_EQ(status_of(admit(request("GET", "/nowhere"))), 404);
 }
 
+// F082.
 TEST_F(FrontDoorTest, BrowsersAskFirst) {
   open(true, {"https://page.example", "http://other.example:3000"});
   const HttpRequest asks = request("OPTIONS", "/v1/completions",

@@ -43,6 +43,7 @@ const EbnfCase kCases[] = {
 
 INSTANTIATE_TEST_SUITE_P(All, GrammarEbnfTest, ::testing::ValuesIn(kCases));
 
+// F084.
 TEST(GrammarEbnfErrorTest, SaysWhatIsWrong) {
   std::string chain = "root ::= r0\n";
   for (int i = 0; i < 5000; ++i) {

@@ -186,6 +186,7 @@ TEST(GrammarBuilderTest, FreeTextUpToAMark) {
                               "a"));
 }
 
+// F086.
 TEST(GrammarCacheTest, IsBoundedAndCounts) {
   GrammarCache cache(200'000);
   for (int i = 0; i < 200; ++i) {

@@ -52,6 +52,7 @@ const RegexCase kCases[] = {
 
 INSTANTIATE_TEST_SUITE_P(All, GrammarRegexTest, ::testing::ValuesIn(kCases));
 
+// F084, F086.
 TEST(GrammarRegexErrorTest, SaysWhatIsWrong) {
   const std::pair<std::string, std::string> cases[] = {
       {"foo**", "repetition of a repetition"},

@@ -199,6 +199,7 @@ TEST(GrammarSchemaOptionsTest, LenientIgnoresWhatItCannotHonour) {
   EXPECT_TRUE(accepts(grammar.value(), "[\"a\",\"a\"]"));
 }
 
+// F084, F086.
 TEST(GrammarSchemaErrorTest, SaysWhatIsWrong) {
   std::string deep;
   for (int i = 0; i < 10'000; ++i) deep += R"({"type":"array","items":)";

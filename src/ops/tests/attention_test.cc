@@ -194,6 +194,7 @@ TEST(Attention, SameBitsHoweverTheStepIsMade) {
   }
 }
 
+// F064.
 TEST(Attention, AWindowOfFourSeesFourKeysItselfIncluded) {
   ReferenceOps reference;
   const std::unique_ptr<CpuOps> cpu = make_cpu(1);
@@ -215,6 +216,7 @@ TEST(Attention, AWindowOfFourSeesFourKeysItselfIncluded) {
   }
 }
 
+// F050.
 TEST(Attention, APoisonedSequenceFailsAlone) {
   for (const std::string& row : runnable_rows()) {
     AttentionCase attention_case{.sequences = {{1, 20, 150}, {2, 5, 200}, {3, 1, 140}}};
