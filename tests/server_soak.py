@@ -5,7 +5,8 @@
 
 Afterwards nothing may be lost: every request that was read to its end got an answer of a kind that it may get, answers
 with a known text kept it throughout, running and waiting are 0 again, no page is in use, memory stopped growing after
-warm-up, and SIGTERM ends the server with 0. Standard library only; prints what it counted; exit 0 or 1 (77: no model).
+warm-up, threads and file descriptors are as many as before, an idle server uses no processor time, and SIGTERM ends the
+server with 0. Standard library only; prints what it counted; exit 0 or 1 (77: no model).
 """
 
 import argparse
@@ -30,6 +31,20 @@ WORDS = "the page of a book holds many words and each of them was chosen by some
 def rss_bytes(pid):
     with open(f"/proc/{pid}/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def num_descriptors(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def num_threads(pid):
+    return len(os.listdir(f"/proc/{pid}/task"))
+
+
+def cpu_seconds(pid):
+    with open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def free_port():
@@ -320,6 +335,8 @@ async def run(process, port, options):
     rng = random.Random(options.seed)
     client = Client(port)
     known = await make_known(client, rng)
+    await asyncio.sleep(0.5)  # those connections are closed
+    descriptors, threads = num_descriptors(process.pid), num_threads(process.pid)
     soak = Soak(port, rng, known)
     begin = time.monotonic()
     rss = []
@@ -341,6 +358,17 @@ async def run(process, port, options):
         _, _, text = await client.request("POST", "/v1/completions", body)
         got = [choice["text"] for choice in json.loads(text)["choices"]]
         soak.check(got == expected, f"known {index}, afterwards: {got} instead of {expected}")
+
+    end = time.monotonic() + 5  # the last connections may linger
+    while num_descriptors(process.pid) > descriptors and time.monotonic() < end:
+        await asyncio.sleep(0.1)
+    soak.check(num_descriptors(process.pid) <= descriptors, f"{num_descriptors(process.pid)} descriptors, at first {descriptors}")
+    soak.check(num_threads(process.pid) == threads, f"{num_threads(process.pid)} threads, at first {threads}")
+    used = cpu_seconds(process.pid)
+    await asyncio.sleep(3)
+    used = cpu_seconds(process.pid) - used
+    soak.check(used <= 0.03, f"{used:.2f} s of processor time in 3 s without requests")
+    print(f"idle: {num_descriptors(process.pid)} descriptors (first {descriptors}), {threads} threads, {used:.2f} s of processor time in 3 s")
 
     # Warm-up is the first fifth; what came later may not have grown by more than noise.
     if len(rss) >= 10:

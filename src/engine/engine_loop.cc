@@ -43,6 +43,11 @@ EngineLoop::EngineLoop(Engine& engine, const EngineLoopOptions& options)
     : engine_(engine), options_(options), max_num_seqs_(engine.max_num_seqs()), stats_(engine.stats()) {}
 
 EngineLoop::~EngineLoop() {
+  stop();
+}
+
+void EngineLoop::stop() {
+  if (!thread_.joinable()) return;
   {
     const std::lock_guard lock(mutex_);
     is_ending_ = true;

@@ -37,8 +37,12 @@ class EngineLoop {
   // The engine outlives the loop, and is nobody else's while there is one.
   static Result<std::unique_ptr<EngineLoop>> create(Engine& engine, const EngineLoopOptions& options);
 
-  // Gives up what is left: every choice gets its last event before this returns.
-  ~EngineLoop();
+  ~EngineLoop();  // stops
+
+  // Gives up what is left: every choice gets its last event before this returns. From then on submit refuses, and
+  // other wishes are for nothing: sinks hand over to threads that still have them, so these end before the loop goes.
+  // On the thread that destroys.
+  void stop();
 
   // Checks the request on the caller's thread and queues it. Refused requests get no events:
   //   kOverloaded                                              too many wait already

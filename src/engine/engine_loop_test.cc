@@ -228,6 +228,25 @@ TEST_F(EngineLoopTest, ShutdownEndsEveryChoice) {
   EXPECT_EQ(engine->stats().num_aborted[static_cast<size_t>(AbortReason::kShutdown)], 12);
 }
 
+TEST_F(EngineLoopTest, MayBeAskedAfterItsEnd) {
+  make();
+  gate.close();
+  const auto sink = std::make_shared<CountingSink>();
+  const Result<RequestId> id = loop->submit(request({1, 2, 3}, 500, sink));
+  ASSERT_TRUE(id.is_ok());
+  gate.wait_for_arrival(1);
+  std::thread opener([&] { gate.open(); });
+  loop->stop();
+  opener.join();
+  EXPECT_TRUE(sink->has_ended());
+  // As a text pool does that works off the last events.
+  loop->stop_choice(id.value(), 0);
+  loop->abort(id.value());
+  EXPECT_EQ(loop->submit(request({1, 2, 3}, 5, sink)).status().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(loop->snapshot().num_active, 0);
+  loop->stop();
+}
+
 TEST_F(EngineLoopTest, AStepInErrorFailsAllAndTheLoopRefuses) {
   make(1000, /*num_steps=*/10);
   gate.close();
