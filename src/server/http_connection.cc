@@ -426,8 +426,7 @@ void HttpConnection::abandon(const char* reason) {
   const bool is_answering = phase_ == Phase::kAnswering;
   phase_ = Phase::kClosed;
   if (is_answering) release(reason);
-  to_write_.clear();
-  transport_->close();
+  transport_->close();  // to_write_ stays: another thread may be writing from it at this moment
 }
 
 void HttpConnection::begin_stop() {

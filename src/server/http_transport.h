@@ -20,7 +20,8 @@ class HttpTransport {
   virtual ~HttpTransport() = default;
 
   // On the connection's strand, where their callbacks come too, never from inside the call. One read and one write at a
-  // time; the memory stays valid until the callback. After close or finish no callback comes any more.
+  // time; the memory stays valid for as long as `done` is held, which may be longer than until close. After close or
+  // finish no callback comes any more.
   virtual void read_some(std::span<char> buffer, Done done) = 0;
   virtual void write_some(std::span<const char> bytes, Done done) = 0;
   // Replaces the alarm that was set before.

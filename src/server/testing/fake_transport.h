@@ -2,10 +2,12 @@
 // server writes is kept. One thread. Tasks run when the test says so (run), in the order in which they were posted.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <optional>
 #include <string>
 
+#include "base/check.h"
 #include "server/http_transport.h"
 
 namespace quire::testing {
@@ -19,6 +21,7 @@ class FakeTransport : public HttpTransport {
   }
   void write_some(std::span<const char> bytes, Done done) override {
     write_bytes_ = bytes;
+    write_copy_.assign(bytes.begin(), bytes.end());
     write_done_ = std::move(done);
     take_write();
   }
@@ -85,6 +88,8 @@ class FakeTransport : public HttpTransport {
 
  private:
   void stop() {
+    // A socket may be writing until it is closed: the memory has to be there still.
+    CHECK(!write_done_ || std::equal(write_copy_.begin(), write_copy_.end(), write_bytes_.begin()));
     read_done_ = nullptr;
     write_done_ = nullptr;
     alarm_ = nullptr;
@@ -130,6 +135,7 @@ class FakeTransport : public HttpTransport {
   std::span<char> read_buffer_;
   Done read_done_;
   std::span<const char> write_bytes_;
+  std::string write_copy_;  // what they were when the write began
   Done write_done_;
   std::optional<size_t> window_;
   bool has_end_ = false;
