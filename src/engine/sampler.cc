@@ -211,7 +211,8 @@ Result<Sample> Sampler::sample(const SampleCall& call) {
   const BestLogit best = is_same_row ? raw_best : find_best(row);
   if (!best.is_finite) {
     return invalid_argument(
-        "no token may come next: the allowed tokens, the bans, the bias and the constraint exclude all of them");
+        "no token may come next: the allowed tokens, the bans, the bias and the constraint exclude all of them, "
+        "or the constraint's grammar can be read in too many ways at once to be followed");
   }
   Sample sample;
   const SamplingParams& params = call.params;

@@ -91,6 +91,13 @@ Result<std::unique_ptr<TokenConstraint>> constrain(const ApiContext& context, Gr
   if (grammar == nullptr) return std::unique_ptr<TokenConstraint>();
   if (context.grammar_vocabulary == nullptr) return unimplemented("this model's vocabulary takes no grammars");
   auto matcher = GrammarMatcher::create(std::move(grammar), context.grammar_vocabulary, context.end_token_ids);
+  std::vector<uint32_t> first_mask(context.grammar_vocabulary->num_mask_words());  // the matcher keeps it
+  matcher->fill_mask(first_mask);
+  if (matcher->has_given_up()) {
+    return invalid_argument(
+        "the grammar takes too much work: its texts can be read in too many ways at once; write it with fewer optional "
+        "parts that begin alike");
+  }
   return make_grammar_constraint(context.pool, std::move(matcher), context.grammar_vocabulary->num_mask_words(),
                                  context.end_token_ids);
 }

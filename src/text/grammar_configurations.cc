@@ -124,6 +124,7 @@ void Configurations::close(ConfigurationId configuration) {
 }
 
 ConfigurationId Configurations::compute_step(ConfigurationId from, uint8_t byte_class) {
+  if (fuel_ <= 0) return kDead;
   close(from);
   const Closure closure = closures_[static_cast<size_t>(from)];
   ++epoch_;
@@ -133,6 +134,7 @@ ConfigurationId Configurations::compute_step(ConfigurationId from, uint8_t byte_
       if (edge.first_class <= byte_class && byte_class <= edge.last_class) add(edge.target, item.stack);
     }
   }
+  fuel_ -= 1 + static_cast<int64_t>(closure.size + next_.size());
   const ConfigurationId to = finish_set();
   int32_t& row = rows_[static_cast<size_t>(from)];
   if (row < 0) {

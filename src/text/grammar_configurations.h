@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -55,6 +56,12 @@ class Configurations {
   bool may_go_on(ConfigurationId configuration) const { return !sets_.get(configuration).empty(); }
   std::span<const WalkItem> items(ConfigurationId configuration) const { return sets_.get(configuration); }
 
+  // Steps that were never taken before cost fuel, about one for an item of the configurations that they lead from and
+  // to. Without it they lead to kDead, and what they tell is worth nothing.
+  void set_fuel(int64_t fuel) { fuel_ = fuel; }
+  int64_t fuel() const { return fuel_; }
+  void spend(int64_t fuel) { fuel_ -= fuel; }
+
   size_t num_bytes() const;
   // The same configuration in another walk of the same automaton.
   ConfigurationId copy_from(const Configurations& other, ConfigurationId configuration);
@@ -73,6 +80,7 @@ class Configurations {
 
   const Automaton& automaton_;
   std::vector<bool> has_special_;
+  int64_t fuel_ = std::numeric_limits<int64_t>::max();
   InternTable<WalkItem> stacks_;
   InternTable<WalkItem> sets_;  // the tag: may end
   std::vector<int32_t> rows_;   // by configuration: where its transitions begin; -1: none yet

@@ -24,6 +24,10 @@ constexpr size_t kMinWalkLimit = size_t{4} << 20;
 // Configurations of so many accepted tokens are kept for rollback; going back further replays the tokens.
 constexpr size_t kNumKeptConfigurations = 64;
 constexpr size_t kNumKeptMasks = 4;
+// Work is bounded (Configurations::set_fuel; 40 ns each or so): an answer may do so much at once, and gains some with
+// each token. Ordinary schemas need a hundredth of it.
+constexpr int64_t kMaxFuel = 2'000'000;
+constexpr int64_t kFuelOfToken = 100'000;
 
 void set_bit(std::span<uint32_t> mask, int32_t id) {
   mask[static_cast<size_t>(id) / 32] |= uint32_t{1} << (id % 32);
@@ -40,6 +44,7 @@ struct GrammarMatcher::Impl {
   size_t walk_limit = kMinWalkLimit;
   ConfigurationId current = Configurations::kDead;
   bool has_ended = false;
+  bool has_given_up = false;
   std::vector<int32_t> tokens;  // all that were accepted
   // Where the walk stood before each of the latest tokens; the last belongs to the last token.
   std::vector<ConfigurationId> before;
@@ -84,6 +89,7 @@ struct GrammarMatcher::Impl {
     current = fresh->copy_from(*walk, current);
     if (before.size() > kNumKeptConfigurations) before.erase(before.begin(), before.end() - kNumKeptConfigurations);
     for (ConfigurationId& configuration : before) configuration = fresh->copy_from(*walk, configuration);
+    fresh->set_fuel(walk->fuel());
     walk = std::move(fresh);
     walk_limit = std::max(kMinWalkLimit, 2 * walk->num_bytes());
     kept_masks.clear();
@@ -96,6 +102,7 @@ struct GrammarMatcher::Impl {
     open.clear();
     int32_t last_state = -1;
     for (const WalkItem& item : items) {
+      if (walk->fuel() <= 0) return;
       if (item.state == last_state) continue;  // sorted by state; stacks make no difference here
       last_state = item.state;
       const TokenSet& set = table->get(item.state, *walk, spare);
@@ -167,6 +174,7 @@ std::unique_ptr<GrammarMatcher> GrammarMatcher::create(Grammar::Ptr grammar, Gra
   std::erase_if(end_token_ids, [&](int32_t id) { return id < 0 || id >= vocabulary->num_tokens(); });
   impl->end_token_ids = std::move(end_token_ids);
   impl->walk = impl->make_walk();
+  impl->walk->set_fuel(kMaxFuel);
   impl->current = impl->walk->start();
   return std::unique_ptr<GrammarMatcher>(new GrammarMatcher(std::move(impl)));
 }
@@ -175,11 +183,16 @@ void GrammarMatcher::fill_mask(std::span<uint32_t> mask) {
   Impl& impl = *impl_;
   CHECK(mask.size() >= impl.vocabulary().num_mask_words());
   std::fill(mask.begin(), mask.end(), 0);
-  if (impl.has_ended) return;
+  if (impl.has_ended || impl.has_given_up) return;
   auto kept = std::find_if(impl.kept_masks.begin(), impl.kept_masks.end(),
                            [&](const Impl::KeptMask& m) { return m.configuration == impl.current; });
   if (kept == impl.kept_masks.end()) {
     impl.compute_mask(mask);
+    if (impl.walk->fuel() <= 0) {
+      impl.has_given_up = true;
+      std::fill(mask.begin(), mask.end(), 0);
+      return;
+    }
     if (impl.kept_masks.size() < kNumKeptMasks) impl.kept_masks.emplace_back();
     kept = impl.kept_masks.end() - 1;
     kept->configuration = impl.current;
@@ -195,8 +208,12 @@ void GrammarMatcher::fill_mask(std::span<uint32_t> mask) {
 
 bool GrammarMatcher::accept(int32_t token_id) {
   Impl& impl = *impl_;
-  if (impl.has_ended || token_id < 0 || token_id >= impl.vocabulary().num_tokens()) return false;
+  if (impl.has_ended || impl.has_given_up || token_id < 0 || token_id >= impl.vocabulary().num_tokens()) return false;
   const ConfigurationId next = impl.step_token(impl.current, token_id);
+  if (impl.walk->fuel() <= 0) {
+    impl.has_given_up = true;
+    return false;
+  }
   if (next == Configurations::kDead) {
     if (!impl.is_end_token(token_id) || !impl.walk->may_end(impl.current)) return false;
     impl.has_ended = true;
@@ -204,6 +221,7 @@ bool GrammarMatcher::accept(int32_t token_id) {
   impl.before.push_back(impl.current);
   if (next != Configurations::kDead) impl.current = next;
   impl.tokens.push_back(token_id);
+  impl.walk->set_fuel(std::min(kMaxFuel, impl.walk->fuel() + kFuelOfToken));
   impl.trim_walk();
   return true;
 }
@@ -226,11 +244,15 @@ void GrammarMatcher::rollback(int num_tokens) {
   impl.tokens.clear();
   impl.before.clear();
   impl.current = impl.walk->start();
-  for (int32_t token : tokens) CHECK(accept(token));
+  for (int32_t token : tokens) CHECK(accept(token) || impl.has_given_up);
 }
 
 int GrammarMatcher::num_accepted() const {
   return static_cast<int>(impl_->tokens.size());
+}
+
+bool GrammarMatcher::has_given_up() const {
+  return impl_->has_given_up;
 }
 
 bool GrammarMatcher::may_end() const {
@@ -251,8 +273,10 @@ std::unique_ptr<GrammarMatcher> GrammarMatcher::clone() const {
   copy->table = impl_->table;
   copy->end_token_ids = impl_->end_token_ids;
   copy->has_ended = impl_->has_ended;
+  copy->has_given_up = impl_->has_given_up;
   copy->tokens = impl_->tokens;
   copy->walk = copy->make_walk();
+  copy->walk->set_fuel(impl_->walk->fuel());
   copy->current = copy->walk->copy_from(*impl_->walk, impl_->current);
   const size_t num_kept = std::min(impl_->before.size(), kNumKeptConfigurations);
   for (size_t i = impl_->before.size() - num_kept; i < impl_->before.size(); ++i) {

@@ -24,8 +24,12 @@ class GrammarMatcher {
 
   // Sets the bit of every token that may come next (bit id % 32 of word id / 32), clears all others, also those above
   // the vocabulary. The mask may be longer than the vocabulary, and must not be shorter than num_mask_words().
-  // All bits are clear when the answer has ended, or where no token of the vocabulary can continue it.
+  // All bits are clear when the answer has ended, where no token of the vocabulary can continue it, or once the matcher
+  // has given up.
   void fill_mask(std::span<uint32_t> mask);
+  // The grammar takes too much work: it can be read in too many ways at once, so that a step would take seconds, with
+  // everybody waiting for it. There are no masks from here on, and no token is accepted.
+  bool has_given_up() const;
 
   // False, with nothing changed, if the token may not come next.
   bool accept(int32_t token_id);

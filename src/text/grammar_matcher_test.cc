@@ -51,6 +51,32 @@ void check_random_walks(const Grammar::Ptr& grammar, int num_walks, int max_toke
   }
 }
 
+TEST(GrammarMatcherTest, GivesUpWhereMasksWouldTakeSeconds) {
+  // Where many optional letters stand before as many, each letter can be any of those.
+  const GrammarVocabulary::Ptr vocabulary = byte_vocabulary({"aa", "aaa", "aaaa", "aaaaaaaa"});
+  const Grammar::Ptr grammar = Grammar::from_regex("(a?){1500}a{1500}").value();
+  auto matcher = GrammarMatcher::create(grammar, vocabulary, {kTestEndToken});
+  EXPECT_TRUE(allowed_tokens(*matcher, *vocabulary).empty());
+  EXPECT_TRUE(matcher->has_given_up());
+  EXPECT_FALSE(matcher->accept('a'));
+  EXPECT_TRUE(matcher->clone()->has_given_up());
+  // What was not computed to its end is not there for the next one either.
+  matcher = GrammarMatcher::create(grammar, vocabulary, {kTestEndToken});
+  EXPECT_TRUE(allowed_tokens(*matcher, *vocabulary).empty());
+  EXPECT_TRUE(matcher->has_given_up());
+}
+
+TEST(GrammarMatcherTest, WorkThatIsSpreadOverAnAnswerIsDone) {
+  const GrammarVocabulary::Ptr vocabulary = byte_vocabulary(json_like_tokens());
+  const Grammar::Ptr grammar = Grammar::from_regex("(.{1,200}x){1,20}").value();
+  const auto matcher = GrammarMatcher::create(grammar, vocabulary, {kTestEndToken});
+  for (int i = 0; i < 2000; ++i) {
+    ASSERT_FALSE(allowed_tokens(*matcher, *vocabulary).empty()) << i;
+    ASSERT_TRUE(matcher->accept(i % 7 == 6 ? 'x' : 'a')) << i;
+  }
+  EXPECT_FALSE(matcher->has_given_up());
+}
+
 TEST(GrammarMatcherTest, MasksEqualTheirDefinitionOnRandomWalks) {
   check_random_walks(Grammar::from_any_json_object().value(), 20, 40, 1);
   check_random_walks(Grammar::from_any_json_value(JsonWhitespace::kCompact).value(), 20, 40, 2);

@@ -55,9 +55,11 @@ std::unique_ptr<TokenSet> compute_token_set(const GrammarVocabulary& vocabulary,
     }
   };
   constexpr uint32_t kMinSubtree = 4;
+  constexpr uint32_t kStepsForFuel = 8;  // steps that are remembered are quick
   Loops loops(walk);
   const auto num_nodes = static_cast<uint32_t>(vocabulary.num_nodes());
-  for (uint32_t node = 1; node < num_nodes;) {
+  uint32_t num_steps = 0;
+  for (uint32_t node = 1; node < num_nodes && walk.fuel() > 0; ++num_steps) {
     const size_t depth = vocabulary.node_depth(node);
     const ConfigurationId next = walk.step(at_depth[depth - 1], vocabulary.node_byte(node));
     if (next == Configurations::kDead) {
@@ -79,6 +81,7 @@ std::unique_ptr<TokenSet> compute_token_set(const GrammarVocabulary& vocabulary,
     }
     ++node;
   }
+  walk.spend(num_steps / kStepsForFuel);
   // Bits take 4 bytes for 32 tokens, ids 4 bytes each.
   if (set->tokens.size() > vocabulary.num_mask_words()) {
     set->mask.assign(vocabulary.num_mask_words(), 0);
@@ -260,7 +263,8 @@ const TokenSet& TokenSetTable::get(int32_t state, Configurations& walk, std::uni
   });
   if (const TokenSet* set = sets.find(local)) return *set;
   std::unique_ptr<TokenSet> computed = compute_token_set(*vocabulary_, first_state + static_cast<int32_t>(local), walk);
-  if (sets.num_bytes() < kMaxBytes) return *sets.publish(local, std::move(computed));
+  const bool is_whole = walk.fuel() > 0;
+  if (is_whole && sets.num_bytes() < kMaxBytes) return *sets.publish(local, std::move(computed));
   spare = std::move(computed);
   return *spare;
 }

@@ -92,8 +92,8 @@ class TokenSetTable {
   int32_t find_special_by_id(int32_t token_id) const;  // -1: no special token of the grammar
   std::vector<bool> has_special() const;
 
-  // `walk` is the caller's, for the computation. A set that is over the bound on memory goes into `spare` and lives
-  // until the next call with the same.
+  // `walk` is the caller's, for the computation. A set that is over the bound on memory, or that lacks tokens because
+  // the walk's fuel ran out, goes into `spare` and lives until the next call with the same.
   const TokenSet& get(int32_t state, Configurations& walk, std::unique_ptr<TokenSet>& spare) const;
   size_t num_bytes() const;
 
