@@ -154,7 +154,7 @@ Status Engine::check_request(const Request& request) const {
 }
 
 Result<RequestId> Engine::add_request(Request request) {
-  CHECK(!is_in_step_);
+  CHECK(!is_telling_);
   CHECK(request.sink != nullptr);
   RETURN_IF_ERROR(check_request(request));
   const int64_t num_prompt_tokens = request.num_prompt_tokens();
@@ -225,7 +225,7 @@ bool Engine::has_work() const {
 }
 
 Status Engine::step() {
-  CHECK(!is_in_step_);
+  CHECK(!is_telling_);
   end_pending();
   const Clock::time_point begin = Clock::now();
   const StepPlan& plan = scheduler_->schedule();
@@ -236,24 +236,30 @@ Status Engine::step() {
     // With everything preempted this step is empty, and the next one admits again.
     if (plan.has_copies()) runner_->copy_pages(plan);
     scheduler_->complete();
+    settle();
     return ok_status();
   }
   note_scheduled(plan, begin);
-
   plan_sampling(plan);
   const int64_t step = pool_->begin_step();
-  ASSIGN_OR_RETURN(const ModelRunner::Output output, runner_->run(plan, {sampling_rows_, host_logit_rows_}));
+  runner_->begin(plan, {sampling_rows_, host_logit_rows_});
+
+  // While it runs:
+  scheduler_->launch();
+  stats_.kv_useful_share_sum += useful_share();
+  publish();
+  plan_ahead(plan);
+
+  ASSIGN_OR_RETURN(const ModelRunner::Output output, runner_->finish());
   step_end_ = Clock::now();
   pool_->end_step(step);
   scheduler_->complete();
-  stats_.kv_useful_share_sum += useful_share();
   int num_decode_tokens = 0;
   for (const StepRow& row : plan.rows) {
     if (row.num_tokens == 1 && row.first_position >= row.sequence->num_prompt_tokens) ++num_decode_tokens;
   }
 
   sample_ahead(plan, output.logits, output.token_ids);
-  is_in_step_ = true;
   for (size_t r = 0; r < plan.rows.size(); ++r) {
     const StepRow& row = plan.rows[r];
     if (row.sequence->pooling != Pooling::kNone) {
@@ -262,7 +268,6 @@ Status Engine::step() {
       read_logits(row, output.logits, std::move(samples_[r]));
     }
   }
-  is_in_step_ = false;
   end_pending();
 
   ++stats_.num_steps;
@@ -273,7 +278,22 @@ Status Engine::step() {
   stats_.num_prefill_tokens += plan.num_tokens - num_decode_tokens;
   stats_.decode_seconds += seconds * decode_share;
   stats_.prefill_seconds += seconds * (1.0 - decode_share);
+  if (requests_.empty()) settle();
   return ok_status();
+}
+
+// Rows of the next step, for those that will have another token to compute unless they stop.
+void Engine::plan_ahead(const StepPlan& plan) {
+  for (const StepRow& row : plan.rows) {
+    Sequence& sequence = *row.sequence;
+    const bool is_sampled = row.num_logit_rows > 0 && row.end_position() == sequence.num_tokens();
+    if (!is_sampled || sequence.num_seats > 1 || sequence.pooling != Pooling::kNone) continue;
+    const ActiveRequest& request = owner_of(sequence);
+    const bool is_last = sequence.num_output_tokens() + 1 >= request.sampling.max_tokens ||
+                         sequence.num_tokens() + 1 >= limits_.max_model_len;
+    if (is_last || request.choices[static_cast<size_t>(sequence.choice_index)].is_ending) continue;
+    scheduler_->plan_ahead(sequence);
+  }
 }
 
 // Which tokens the device draws by itself. On the CPU none: there the logits lie before the host anyhow.

@@ -1,6 +1,8 @@
-// The engine: requests in, token events out. Each step() schedules, builds the batch, runs the model, samples and tells
-// the sinks. One thread owns an engine and calls all of its methods; nothing in it locks. A server puts a queue in
-// front; `generate`, `chat` and `bench` call it directly:
+// The engine: requests in, token events out. Each step() schedules, builds the batch, runs the model and samples. While
+// the model runs, the sinks are told what the step before has sampled, and the next step's rows are planned as far as
+// they are known. When step() returns nothing runs; events of it may be held until the next. One thread owns an engine
+// and calls all of its methods; nothing in it locks. A server puts a queue in front; `generate`, `chat` and `bench`
+// call it directly:
 //
 //   ASSIGN_OR_RETURN(auto engine, Engine::create(*ops, *model, options));
 //   ASSIGN_OR_RETURN(RequestId id, engine->add_request(Request::from_tokens(ids, sampling, sink)));
@@ -20,6 +22,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "engine/held_events.h"
 #include "engine/memory_plan.h"
 #include "engine/preemption.h"
 #include "engine/request.h"
@@ -125,7 +128,8 @@ class Engine {
   // Ends one choice because the caller found a stop string in its text: last event kStop.
   void stop_choice(RequestId request_id, int choice_index);
 
-  // One round. An error here is the device's or our own: the engine cannot go on. Errors of one request are events.
+  // One round. The events of the last one, after which there is no work, are told before it returns. An error here is
+  // the device's or our own: the engine cannot go on. Errors of one request are events.
   Status step();
 
   bool has_work() const;
@@ -148,6 +152,7 @@ class Engine {
 
   // engine.cc
   void note_scheduled(const StepPlan& plan, Clock::time_point now);
+  void plan_ahead(const StepPlan& plan);
   double useful_share();
 
   // engine_prefix_file.cc
@@ -171,6 +176,8 @@ class Engine {
   void end_all(RequestId request_id, FinishReason reason, const Status& error = {});
   void close_choice(ActiveRequest& request, int choice_index);
   void end_pending();
+  void publish();
+  void settle();
   ActiveRequest* find(RequestId request_id);
   ActiveRequest& owner_of(const Sequence& sequence);
   std::span<const float> logit_row(std::span<const float> logits, int row) const;
@@ -195,7 +202,8 @@ class Engine {
     FinishReason reason;
   };
   std::vector<Ending> pending_endings_;  // asked for from inside events, or before the first step
-  bool is_in_step_ = false;
+  HeldEvents held_events_;
+  bool is_telling_ = false;  // sinks
   int num_requests_queued_ = 0;
   Clock::time_point step_end_;  // of the step whose logits are being read
   RequestId next_request_id_ = 1;

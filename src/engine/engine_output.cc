@@ -254,7 +254,7 @@ void Engine::emit(ActiveRequest& request, TokenEvent& event) {
     event.times.finished = Clock::now();
     ++stats_.num_finished[static_cast<size_t>(event.finish_reason)];
   }
-  request.sink->on_event(event);
+  held_events_.add(request.sink, event);
 }
 
 void Engine::end_choice(ActiveRequest& request, int choice_index, FinishReason reason, const Status& error) {
@@ -315,19 +315,18 @@ void Engine::abort(RequestId request_id, AbortReason reason) {
   ++stats_.num_aborted[static_cast<size_t>(reason)];
   for (ActiveChoice& choice : request->choices) choice.is_ending = true;
   pending_endings_.push_back({request_id, -1, FinishReason::kAborted});
-  if (!is_in_step_) end_pending();
+  if (!is_telling_) settle();
 }
 
 void Engine::abort_all(AbortReason reason) {
-  CHECK(!is_in_step_);
+  CHECK(!is_telling_);
   while (!requests_.empty()) abort(requests_.begin()->first, reason);
 }
 
 void Engine::fail_all(const Status& error) {
-  CHECK(!is_in_step_);
-  is_in_step_ = true;
+  CHECK(!is_telling_);
   while (!requests_.empty()) end_all(requests_.begin()->first, FinishReason::kError, error);
-  is_in_step_ = false;
+  publish();
   pending_endings_.clear();
 }
 
@@ -336,14 +335,12 @@ void Engine::stop_choice(RequestId request_id, int choice_index) {
   if (request == nullptr || choice_index < 0 || choice_index >= static_cast<int>(request->choices.size())) return;
   request->choices[static_cast<size_t>(choice_index)].is_ending = true;
   pending_endings_.push_back({request_id, choice_index, FinishReason::kStop});
-  if (!is_in_step_) end_pending();
+  if (!is_telling_) settle();
 }
 
-// Ends what was asked for. The events may ask for more.
+// Ends what was asked for.
 void Engine::end_pending() {
-  is_in_step_ = true;
-  for (size_t i = 0; i < pending_endings_.size(); ++i) {
-    const Ending ending = pending_endings_[i];
+  for (const Ending& ending : pending_endings_) {
     if (ending.choice_index < 0) {
       end_all(ending.request_id, ending.reason);
     } else if (ActiveRequest* request = find(ending.request_id); request != nullptr) {
@@ -351,7 +348,28 @@ void Engine::end_pending() {
     }
   }
   pending_endings_.clear();
-  is_in_step_ = false;
+}
+
+// Sinks may ask for ends, which come later: a step may be running. Of a choice whose end is asked for no more tokens
+// are told.
+void Engine::publish() {
+  is_telling_ = true;
+  held_events_.tell([this](const TokenEvent& event) {
+    if (pending_endings_.empty() || event.finish_reason != FinishReason::kNone) return true;
+    const ActiveRequest* const request = find(event.request_id);
+    if (request == nullptr) return true;
+    const ActiveChoice& choice = request->choices[static_cast<size_t>(event.choice_index)];
+    return choice.is_finished || !choice.is_ending;
+  });
+  is_telling_ = false;
+}
+
+// Between steps: ends what was asked for, and tells everything, until nobody asks for more.
+void Engine::settle() {
+  do {
+    end_pending();
+    publish();
+  } while (!pending_endings_.empty());
 }
 
 }  // namespace quire

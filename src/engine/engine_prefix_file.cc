@@ -49,7 +49,7 @@ std::string Engine::prefix_file_key() const {
 }
 
 Status Engine::save_prefix_cache(const std::string& path) {
-  CHECK(!is_in_step_);
+  CHECK(!is_telling_);
   if (prefix_cache_ == nullptr) return invalid_argument("there is no prefix cache to save: it is off");
   CHECK(!options_.model_hash.empty());
   const std::vector<PrefixCache::SavedEntry> entries = prefix_cache_->saved_entries();
@@ -79,7 +79,7 @@ Status Engine::save_prefix_cache(const std::string& path) {
 }
 
 Result<int64_t> Engine::load_prefix_cache(const std::string& path) {
-  CHECK(!is_in_step_);
+  CHECK(!is_telling_);
   if (prefix_cache_ == nullptr) return invalid_argument("there is no prefix cache to fill: it is off");
   CHECK(!options_.model_hash.empty());
   ASSIGN_OR_RETURN(const auto file, MappedFile::open(path));

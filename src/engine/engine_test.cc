@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <condition_variable>
 #include <map>
+#include <mutex>
 #include <random>
 #include <set>
 
@@ -422,6 +424,29 @@ TEST_F(EngineTest, AbortsAndStopsFromInsideEvents) {
   EXPECT_EQ(early_choice->choices[0].finish_reason, FinishReason::kStop);
   EXPECT_EQ(early_choice->choices[1].token_ids.size(), 5u);
   EXPECT_EQ(early_choice->choices[2].token_ids.size(), 5u);
+}
+
+// While a step runs, the token of the one before is told: the step waits for it here.
+TEST_F(EngineTest, TellsATokenWhileTheNextStepRuns) {
+  auto engine = make(options());
+  std::mutex mutex;
+  std::condition_variable was_told;
+  size_t num_told = 0;
+  size_t num_steps = 0;
+  model.in_step = [&] {
+    std::unique_lock lock(mutex);
+    EXPECT_TRUE(was_told.wait_for(lock, std::chrono::seconds(10), [&] { return num_told == num_steps; }));
+    ++num_steps;
+  };
+  const auto sink = add(*engine, {1, 2, 3}, greedy(10));
+  sink->then = [&](const TokenEvent&) {
+    const std::lock_guard lock(mutex);
+    ++num_told;
+    was_told.notify_one();
+  };
+  run(*engine);
+  EXPECT_EQ(num_told, 10u);
+  EXPECT_EQ(sink->choices[0].token_ids, model.expected_greedy({1, 2, 3}, 10));
 }
 
 // A constraint that allows one token a place: 10, 11, 12, …

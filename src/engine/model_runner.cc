@@ -96,7 +96,9 @@ Status ModelRunner::init() {
     measure_swapping();
   }
   page_copies_.reserve(static_cast<size_t>(config_.max_num_seqs) * kv_groups_.size());
-  if (!is_on_cpu()) {
+  if (is_on_cpu()) {
+    step_thread_ = std::make_unique<StepThread>([this] { step_.output = compute(); });
+  } else {
     const int64_t num_bytes = int64_t{config_.max_logit_rows} * model_.config().vocab_size * int64_t{sizeof(float)};
     const int64_t rows_bytes = config_.max_logit_rows * static_cast<int64_t>(sizeof(SamplingRow));
     ASSIGN_OR_RETURN(sampling_rows_, ops_.allocate(rows_bytes, "sampling"));
@@ -131,8 +133,7 @@ Result<StepOutput> ModelRunner::forward(StepBatch& batch, Arena& arena, const Kv
 }
 
 // Steps that only decode are padded to sizes that many of them share, and repeated as recordings.
-Result<StepOutput> ModelRunner::compute(const StepPlan& plan) {
-  OpContext context{*arena_};
+BatchBuilder::Padding ModelRunner::padding_of(const StepPlan& plan) const {
   const int num_rows = static_cast<int>(plan.rows.size());
   const bool is_decode = plan.num_tokens == num_rows && plan.num_logit_rows == num_rows && plan.num_hidden_rows == 0;
   BatchBuilder::Padding padding;
@@ -141,11 +142,16 @@ Result<StepOutput> ModelRunner::compute(const StepPlan& plan) {
     const int64_t max_pages = (memory_plan_.max_model_len + config_.page_size - 1) / config_.page_size;
     padding.num_pages = StepRecordings::padded_pages(BatchBuilder::num_pages_of(plan), max_pages);
   }
-  StepBatch& batch = batch_builder_->build(context, plan, padding);
-  plan_attention(context, batch);
-  if (padding.num_rows == 0) return forward(batch, *arena_, *kv_cache_);
+  return padding;
+}
 
-  StepRecordings::Shape shape = {.num_rows = padding.num_rows, .num_pages = padding.num_pages, .plans = {}};
+Result<StepOutput> ModelRunner::compute() {
+  OpContext context{*arena_};
+  StepBatch& batch = *step_.batch;
+  plan_attention(context, batch);
+  if (step_.padding.num_rows == 0) return forward(batch, *arena_, *kv_cache_);
+
+  StepRecordings::Shape shape = {.num_rows = step_.padding.num_rows, .num_pages = step_.padding.num_pages, .plans = {}};
   for (const auto& attention : attention_plans_) shape.plans.push_back(attention->shape());
   StepRecordings::Entry* entry = recordings_.find(shape);
   if (entry == nullptr || entry->was_refused) return forward(batch, *arena_, *kv_cache_);
@@ -165,47 +171,63 @@ Result<StepOutput> ModelRunner::compute(const StepPlan& plan) {
   return entry->output;
 }
 
-Result<ModelRunner::Output> ModelRunner::run(const StepPlan& plan, const Sampling& sampling) {
+void ModelRunner::begin(const StepPlan& plan, const Sampling& sampling) {
   CHECK(plan.num_tokens > 0);
   arena_->reset();
   OpContext context{*arena_};
   copy_pages(context, plan);
-  ASSIGN_OR_RETURN(const StepOutput output, compute(plan));
-  CHECK(output.logits.size(0) >= plan.num_logit_rows);  // padded rows come last
-  CHECK(output.logits.is_contiguous());
-  CHECK(output.hidden.size(0) == plan.num_hidden_rows);
-  return to_host(context, plan, sampling, output);
+  step_.padding = padding_of(plan);
+  step_.batch = &batch_builder_->build(context, plan, step_.padding);
+  step_.num_logit_rows = plan.num_logit_rows;
+  step_.num_hidden_rows = plan.num_hidden_rows;
+  step_.is_sampled = !sampling.rows.empty();
+  if (is_on_cpu()) {
+    CHECK(!step_.is_sampled);
+    step_thread_->begin();
+    return;
+  }
+  step_.output = compute();
+  if (step_.output->is_ok()) bring_to_host(context, sampling, step_.output->value().logits);
 }
 
-ModelRunner::Output ModelRunner::to_host(OpContext& context, const StepPlan& plan, const Sampling& sampling,
-                                         const StepOutput& output) {
-  const TensorView logits = output.logits.slice(0, 0, plan.num_logit_rows);
-  const int64_t row_bytes = logits.size(1) * static_cast<int64_t>(sizeof(float));
-  const void* host_logits = is_on_cpu() ? logits.raw_data() : host_logits_.data();
-  Output on_host;
-  if (!sampling.rows.empty()) {
-    const int64_t num_rows = plan.num_logit_rows;
-    CHECK(static_cast<int64_t>(sampling.rows.size()) == num_rows);
-    std::copy(sampling.rows.begin(), sampling.rows.end(), static_cast<SamplingRow*>(host_sampling_rows_.data()));
-    ops_.copy_to_device(context, sampling_rows_.data(), host_sampling_rows_.data(),
-                        num_rows * static_cast<int64_t>(sizeof(SamplingRow)));
-    ops_.sample(context, TensorView(sampled_ids_.data(), DType::kI32, {num_rows}), logits,
-                static_cast<const SamplingRow*>(sampling_rows_.data()));
-    ops_.copy_to_host(context, host_sampled_ids_.data(), sampled_ids_.data(), num_rows * 4);
-    on_host.token_ids = {static_cast<const int32_t*>(host_sampled_ids_.data()), static_cast<size_t>(num_rows)};
-  }
-  if (!is_on_cpu() && sampling.rows.empty()) {
-    ops_.copy_to_host(context, host_logits_.data(), logits.raw_data(), plan.num_logit_rows * row_bytes);
-  } else if (!is_on_cpu()) {
-    for (const int row : sampling.host_rows) {
-      ops_.copy_to_host(context, static_cast<char*>(host_logits_.data()) + row * row_bytes,
-                        static_cast<const char*>(logits.raw_data()) + row * row_bytes, row_bytes);
-    }
-  }
+Result<ModelRunner::Output> ModelRunner::finish() {
+  if (is_on_cpu()) step_thread_->wait();
+  RETURN_IF_ERROR(step_.output->status());
+  const StepOutput& output = step_.output->value();
+  CHECK(output.logits.size(0) >= step_.num_logit_rows);  // padded rows come last
+  CHECK(output.logits.is_contiguous());
+  CHECK(output.hidden.size(0) == step_.num_hidden_rows);
+  OpContext context{*arena_};
   ops_.synchronize(context);
-  on_host.logits = {static_cast<const float*>(host_logits), static_cast<size_t>(logits.num_elements())};
-  if (plan.num_hidden_rows > 0) on_host.hidden = hidden_floats(context, output.hidden);
+  const size_t num_rows = static_cast<size_t>(step_.num_logit_rows);
+  const void* logits = is_on_cpu() ? output.logits.raw_data() : host_logits_.data();
+  Output on_host;
+  on_host.logits = {static_cast<const float*>(logits), num_rows * static_cast<size_t>(output.logits.size(1))};
+  if (step_.is_sampled) on_host.token_ids = {static_cast<const int32_t*>(host_sampled_ids_.data()), num_rows};
+  if (step_.num_hidden_rows > 0) on_host.hidden = hidden_floats(context, output.hidden);
   return on_host;
+}
+
+// What a device samples and brings, enqueued behind the forward.
+void ModelRunner::bring_to_host(OpContext& context, const Sampling& sampling, const TensorView& all_logits) {
+  const int64_t num_rows = step_.num_logit_rows;
+  const TensorView logits = all_logits.slice(0, 0, num_rows);
+  const int64_t row_bytes = logits.size(1) * static_cast<int64_t>(sizeof(float));
+  if (!step_.is_sampled) {
+    ops_.copy_to_host(context, host_logits_.data(), logits.raw_data(), num_rows * row_bytes);
+    return;
+  }
+  CHECK(static_cast<int64_t>(sampling.rows.size()) == num_rows);
+  std::copy(sampling.rows.begin(), sampling.rows.end(), static_cast<SamplingRow*>(host_sampling_rows_.data()));
+  ops_.copy_to_device(context, sampling_rows_.data(), host_sampling_rows_.data(),
+                      num_rows * static_cast<int64_t>(sizeof(SamplingRow)));
+  ops_.sample(context, TensorView(sampled_ids_.data(), DType::kI32, {num_rows}), logits,
+              static_cast<const SamplingRow*>(sampling_rows_.data()));
+  ops_.copy_to_host(context, host_sampled_ids_.data(), sampled_ids_.data(), num_rows * 4);
+  for (const int row : sampling.host_rows) {
+    ops_.copy_to_host(context, static_cast<char*>(host_logits_.data()) + row * row_bytes,
+                      static_cast<const char*>(logits.raw_data()) + row * row_bytes, row_bytes);
+  }
 }
 
 void ModelRunner::copy_pages(const StepPlan& plan) {

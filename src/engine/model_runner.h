@@ -1,10 +1,13 @@
 // Runs a step on the device: copies shared pages, builds the batch, plans attention, calls the model, brings the logits
-// to the host. It owns what a step needs: the scratch arena, the KV memory, the attention plans; all of it is sized and
-// taken at creation, after a profiling step has told what the largest step needs. Used by the engine, on its thread.
+// to the host. Between begin and finish the device works and the caller is free: a GPU by itself, the CPU by a thread
+// of the runner's. It owns what a step needs: the scratch arena, the KV memory, the attention plans; all of it is sized
+// and taken at creation, after a profiling step has told what the largest step needs. Used by the engine, on its
+// thread.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -14,6 +17,7 @@
 #include "engine/model_profiler.h"
 #include "engine/step_plan.h"
 #include "engine/step_recordings.h"
+#include "engine/step_thread.h"
 #include "kv/kv_cache.h"
 #include "models/model.h"
 #include "ops/ops.h"
@@ -40,7 +44,7 @@ class ModelRunner {
  public:
   static Result<std::unique_ptr<ModelRunner>> create(Ops& ops, const Model& model, const ModelRunnerConfig& config);
 
-  // Computes the plan's rows. What is wanted of them is on the host, valid until the next call. An error means that
+  // Computes the plan's rows. What is wanted of them is on the host, valid until the next begin. An error means that
   // nothing can run any more.
   struct Output {
     std::span<const float> logits;       // [plan.num_logit_rows][vocab_size]; with sampling: the rows asked for
@@ -52,9 +56,12 @@ class ModelRunner {
     std::span<const SamplingRow> rows;
     std::span<const int> host_rows;  // logit rows that the host wants to see
   };
-  Result<Output> run(const StepPlan& plan, const Sampling& sampling = {});
+  // begin has taken from the plan's sequences and tables all that it needs: they may change meanwhile. The plan's
+  // copies stay until finish, which follows each begin.
+  void begin(const StepPlan& plan, const Sampling& sampling = {});
+  Result<Output> finish();
 
-  // Only the copies of a plan without rows; run does them itself.
+  // Only the copies of a plan without rows; begin does them itself. Not while a step runs; likewise:
   void copy_pages(const StepPlan& plan);
 
   // The bytes of a page of the pool, between steps. For keeping pages on a disk.
@@ -78,8 +85,9 @@ class ModelRunner {
   std::span<const float> hidden_floats(OpContext& context, const TensorView& hidden);
   void plan_attention(OpContext& context, StepBatch& batch);
   Result<StepOutput> forward(StepBatch& batch, Arena& arena, const KvCache& cache);
-  Result<StepOutput> compute(const StepPlan& plan);
-  Output to_host(OpContext& context, const StepPlan& plan, const Sampling& sampling, const StepOutput& output);
+  BatchBuilder::Padding padding_of(const StepPlan& plan) const;
+  Result<StepOutput> compute();
+  void bring_to_host(OpContext& context, const Sampling& sampling, const TensorView& logits);
   bool is_on_cpu() const { return ops_.device().kind == DeviceKind::kCpu; }
 
   Ops& ops_;
@@ -96,6 +104,16 @@ class ModelRunner {
   double swap_bytes_per_second_ = 0.0;
   double prefill_tokens_per_second_ = 0.0;
   StepRecordings recordings_;
+  // The step that runs.
+  struct Step {
+    StepBatch* batch = nullptr;
+    BatchBuilder::Padding padding;
+    int num_logit_rows = 0;
+    int num_hidden_rows = 0;
+    bool is_sampled = false;  // by the device
+    std::optional<Result<StepOutput>> output;
+  };
+  Step step_;
   DeviceBuffer sampling_rows_;  // on the device; likewise:
   DeviceBuffer sampled_ids_;
   DeviceBuffer host_sampling_rows_;
@@ -103,6 +121,7 @@ class ModelRunner {
   DeviceBuffer host_logits_;  // where the device is not the host; likewise:
   DeviceBuffer host_hidden_;  // as the device has them
   std::vector<float> hidden_floats_;
+  std::unique_ptr<StepThread> step_thread_;  // on the CPU; last: it uses all of the above
 };
 
 }  // namespace quire

@@ -157,8 +157,9 @@ struct TokenEvent {
   RequestTimes times;  // up to now
 };
 
-// Where a request's events go. Called on the engine's thread, inside Engine::step; the spans are valid during the call.
-// It may call Engine::stop_choice and Engine::abort (of any request), but not step or add_request.
+// Where a request's events go. Called on the engine's thread, inside Engine::step, abort or stop_choice; the spans are
+// valid during the call. It may call Engine::stop_choice and Engine::abort (of any request), but not step or
+// add_request.
 class EventSink {
  public:
   virtual ~EventSink() = default;

@@ -99,7 +99,8 @@ class Driver {
       ASSERT_LT(num_idle, 3);
       if (plan.rows.empty()) continue;
       const int64_t step = pool_->begin_step();
-      const std::span<const float> logits = runner_->run(plan).value().logits;
+      runner_->begin(plan);
+      const std::span<const float> logits = runner_->finish().value().logits;
       pool_->end_step(step);
       scheduler_->complete();
       const std::vector<StepRow> rows = plan.rows;

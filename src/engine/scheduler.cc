@@ -33,10 +33,12 @@ Scheduler::Scheduler(SchedulerConfig config, PagePool* pool, PrefixCache* prefix
   running_.reserve(static_cast<size_t>(config_.max_num_seqs));
   readers_.reserve(static_cast<size_t>(config_.max_num_seqs));
   plan_.rows.reserve(static_cast<size_t>(config_.max_num_seqs));
+  given_.rows.reserve(static_cast<size_t>(config_.max_num_seqs));
 }
 
 Scheduler::~Scheduler() {
   plan_.clear();
+  given_.clear();
 }
 
 int64_t Scheduler::max_pages_of(int64_t num_tokens) const {
@@ -98,20 +100,24 @@ void Scheduler::put_due_first() {
 }
 
 const StepPlan& Scheduler::schedule() {
-  plan_.clear();
+  given_.clear();
+  is_launched_ = false;
   if (has_new_due_) put_due_first();
+  take_ahead();
   schedule_decodes();
   plan_.num_decode_rows = static_cast<int>(plan_.rows.size());
   schedule_prefills();
   number_logit_rows();
-  return plan_;
+  std::swap(plan_, given_);
+  return given_;
 }
 
 void Scheduler::schedule_decodes() {
   for (size_t i = 0; i < running_.size(); ++i) {
     Sequence& sequence = *running_[i];
-    if (num_left(sequence) != 1) continue;
-    // Sequences go from oldest to newest, so the one that gives way has no row yet; in the end it is this one itself.
+    if (num_left(sequence) != 1 || sequence.is_planned_ahead) continue;
+    // Sequences go from oldest to newest, so the one that gives way has no row yet, or one that was planned ahead and
+    // is dropped; in the end it is this one itself.
     bool has_room = grow(sequence, 1);
     while (!has_room && running_.size() > i + 1) {
       preempt_newest();
@@ -123,6 +129,7 @@ void Scheduler::schedule_decodes() {
       preempt_newest();
     }
   }
+  for (const StepRow& row : plan_.rows) row.sequence->is_planned_ahead = false;
 }
 
 // Those that read and those that wait, in one order, so that a long prompt of one client does not keep another out.
@@ -296,8 +303,8 @@ bool Scheduler::is_scheduled(const Sequence& sequence) const {
 }
 
 void Scheduler::complete() {
-  for (const StepRow& row : plan_.rows) row.sequence->num_computed_tokens = row.end_position();
-  plan_.clear_copies();
+  if (!is_launched_) launch();
+  given_.clear_copies();
 }
 
 Sequence* Scheduler::fork(Sequence& parent, int choice_index) {
@@ -348,6 +355,7 @@ void Scheduler::forget_pages(Sequence& sequence) {
 }
 
 void Scheduler::finish(Sequence* sequence) {
+  drop_ahead(*sequence);
   release_waiters(*sequence);
   stop_waiting(*sequence);
   shares_.leave(sequence->share);

@@ -7,8 +7,10 @@
 // Lower priorities go first; among equals the client that has been served least (token_shares), then the first come. A
 // request whose beginning another one is computing waits for those pages instead of computing them too. Whoever has
 // been passed over too often goes before all others.
-// Pure logic over page numbers: no tensors, no clock. It owns the sequences. Runs on the engine's thread. Three files:
-// the step, who is admitted (scheduler_admission.cc), who gives way (scheduler_preemption.cc).
+// While a step runs, what decodes may be given its row in the next step (plan_ahead); everything else is decided once
+// the step has ended. Pure logic over page numbers: no tensors, no clock. It owns the sequences. Runs on the engine's
+// thread. Four files: the step, what is planned ahead of it (scheduler_ahead.cc), who is admitted
+// (scheduler_admission.cc), who gives way (scheduler_preemption.cc).
 #pragma once
 
 #include <cstdint>
@@ -50,10 +52,18 @@ class Scheduler {
   // A new sequence, with its tokens; the pages are the scheduler's business. Returns it.
   Sequence* add(std::unique_ptr<Sequence> sequence);
 
-  // The next step. No rows: there is nothing to run, but the plan may have copies. Valid until the next call.
+  // The next step, what was planned ahead of it included. No rows: there is nothing to run, but the plan may have
+  // copies. Valid until the next call.
   const StepPlan& schedule();
 
-  // The step has been computed: moves the rows on and drops the copies.
+  // The step has been launched, with its inputs fixed: its rows count as computed from here on.
+  void launch();
+  // Plans the row that a sequence of the launched step will have in the next one. Its row in this one ends in a sample,
+  // and it has one seat; it will get a token before schedule() is called, or be finished. It gets no row yet where a
+  // page must be copied or taken from another for it. No page is given back while the step runs.
+  void plan_ahead(Sequence& sequence);
+
+  // The step has been computed: moves the rows on, unless it was launched, and drops the copies.
   void complete();
 
   // Another choice of a computed sequence, which shares its pages and takes one of its seats. The child's tokens are
@@ -79,6 +89,8 @@ class Scheduler {
   const std::deque<std::unique_ptr<Sequence>>& waiting() const { return waiting_; }
 
  private:
+  void take_ahead();
+  void drop_ahead(Sequence& sequence);
   void schedule_decodes();
   void schedule_prefills();
   void read_chunk(Sequence& sequence);
@@ -120,7 +132,9 @@ class Scheduler {
   TokenShares shares_;
   std::vector<std::unique_ptr<Sequence>> running_;  // in order of priority and arrival
   std::deque<std::unique_ptr<Sequence>> waiting_;   // likewise, but those that gave way before the new ones
-  StepPlan plan_;
+  StepPlan plan_;                                   // in the making
+  StepPlan given_;                                  // the last one that schedule() gave
+  bool is_launched_ = false;
   std::vector<std::vector<PageRef>> found_pages_;  // scratch
   std::vector<Sequence*> readers_;                 // of this step: those that still read their prompt
   bool has_new_due_ = false;

@@ -9,6 +9,7 @@ void Scheduler::preempt_newest() {
   CHECK(!running_.empty());
   std::unique_ptr<Sequence> sequence = std::move(running_.back());
   running_.pop_back();
+  drop_ahead(*sequence);
   DCHECK(!is_scheduled(*sequence));
   release_waiters(*sequence);
   if (swap_out(*sequence)) {

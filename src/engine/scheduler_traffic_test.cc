@@ -19,6 +19,7 @@ struct Traffic {
   int num_host_pages = 0;
   PreemptionMode preemption = PreemptionMode::kAuto;
   int num_requests = 400;
+  bool is_planning_ahead = false;
 };
 
 struct Outcome {
@@ -42,6 +43,7 @@ void run_random_traffic(unsigned seed, const Traffic& traffic, Outcome* outcome)
                          .max_passed_over = 40,
                          .max_stalled_steps = 40};
   testing::SchedulerHarness h(traffic.num_pages, config, traffic.has_cache, traffic.num_host_pages);
+  h.is_planning_ahead = traffic.is_planning_ahead;
   std::mt19937 random(seed);
   const auto below = [&](int bound) { return static_cast<int>(random() % static_cast<unsigned>(bound)); };
   std::map<Sequence*, int64_t> ends;  // unfinished: at how many tokens they end
@@ -130,6 +132,26 @@ TEST(SchedulerTraffic, Recompute) {
   EXPECT_GT(outcome.num_forked, 30);
   EXPECT_GT(outcome.num_waits, 30);
   EXPECT_LE(outcome.most_passed_over, 40);
+}
+
+// With what decodes planned while the step before runs.
+TEST(SchedulerTraffic, PlannedAhead) {
+  for (const int num_host_pages : {0, 6, 40}) {
+    Outcome outcome;
+    for (unsigned seed = 1; seed <= 4; ++seed) {
+      Traffic traffic{.has_cache = seed % 2 == 0,
+                      .num_host_pages = num_host_pages,
+                      .preemption = num_host_pages > 0 ? PreemptionMode::kSwap : PreemptionMode::kAuto,
+                      .is_planning_ahead = true};
+      run_random_traffic(seed, traffic, &outcome);
+      traffic.windows = {0, 20};
+      traffic.num_pages = 44;
+      run_random_traffic(seed, traffic, &outcome);
+    }
+    EXPECT_GT(outcome.num_preempted, 30);
+    EXPECT_EQ(outcome.num_swapped_out > 30, num_host_pages > 0);
+    EXPECT_GT(outcome.num_forked, 30);
+  }
 }
 
 TEST(SchedulerTraffic, Swap) {

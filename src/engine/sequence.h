@@ -48,6 +48,8 @@ struct Sequence {
   int64_t num_cached_tokens = 0;  // of the prompt, found when it was first admitted
   bool was_admitted = false;
 
+  bool is_planned_ahead = false;  // it has a row in the next step while the last one runs
+
   // Waiting for pages that another sequence is computing: it is not admitted before that one has kept so many tokens,
   // or has gone.
   Sequence* awaited = nullptr;

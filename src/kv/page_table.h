@@ -44,6 +44,9 @@ class PageTable {
   // New pages that growing to `num_tokens` would take, the copy of a shared last page included.
   int pages_to_grow(int64_t num_tokens) const;
 
+  // The last page is partly filled and others use it too: growing copies it.
+  bool must_copy_last_page() const;
+
   // Makes room for `num_tokens` in all, or does nothing and returns false. A shared page that would be written is
   // replaced, and its copy asked for in `copies`.
   [[nodiscard]] bool grow(int64_t num_tokens, std::vector<PageCopyRequest>* copies);
@@ -88,7 +91,6 @@ class PageTable {
   PageTable(const PageTable&) = default;
 
   int64_t logical_pages(int64_t num_tokens) const { return (num_tokens + page_size() - 1) >> page_shift_; }
-  bool must_copy_last_page() const;
 
   PagePool* pool_;
   int page_shift_;

@@ -59,7 +59,20 @@ class SchedulerHarness {
   const StepPlan& compute() {
     const StepPlan& plan = scheduler->schedule();
     check_plan(plan);
-    run(plan);
+    if (is_planning_ahead) {
+      // As the engine does: what the step computes is fixed, and pages that are given back wait for its end.
+      const int64_t step = pool.begin_step();
+      run(plan);
+      scheduler->launch();
+      for (const StepRow& row : plan.rows) {
+        const bool is_sampled = row.num_logit_rows > 0 && row.end_position() == row.sequence->num_tokens();
+        if (is_sampled && row.sequence->num_seats == 1) scheduler->plan_ahead(*row.sequence);
+      }
+      EXPECT_EQ(pool.num_retired(), 0);
+      pool.end_step(step);
+    } else {
+      run(plan);
+    }
     scheduler->complete();
     return plan;
   }
@@ -79,6 +92,7 @@ class SchedulerHarness {
   std::unique_ptr<PrefixCache> cache;
   std::unique_ptr<SwapSpace> space;
   std::unique_ptr<Scheduler> scheduler;
+  bool is_planning_ahead = false;
   RequestId next_id = 1;
   int64_t num_computed_tokens = 0;
   int64_t num_copied_out = 0;  // pages

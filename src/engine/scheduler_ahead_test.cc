@@ -1,0 +1,105 @@
+// Rows that are planned while a step runs: what becomes of them when the step has ended.
+#include <gtest/gtest.h>
+
+#include "engine/testing/scheduler_harness.h"
+
+namespace quire {
+namespace {
+
+using testing::SchedulerHarness;
+using testing::small_config;
+
+// Computes a step, and plans ahead what it samples; those get their token, but for `ended`.
+void step_ahead(SchedulerHarness& h, Sequence* ended = nullptr) {
+  h.is_planning_ahead = true;
+  const std::vector<StepRow> rows = h.compute().rows;
+  for (const StepRow& row : rows) {
+    if (row.num_logit_rows == 0 || row.end_position() != row.sequence->num_tokens()) continue;
+    if (row.sequence == ended) {
+      h.scheduler->finish(ended);
+    } else {
+      row.sequence->token_ids.push_back(7);
+    }
+  }
+}
+
+TEST(SchedulerAhead, PagesAreGrownWhileTheStepRuns) {
+  SchedulerHarness h(20, small_config());
+  Sequence* sequence = h.add(8, {});  // a page of prompt: the first output needs another
+  step_ahead(h);
+  EXPECT_TRUE(sequence->is_planned_ahead);
+  EXPECT_EQ(h.pool.num_used(), 2);
+  const StepPlan& plan = h.compute();
+  ASSERT_EQ(plan.rows.size(), 1u);
+  EXPECT_EQ(plan.num_decode_rows, 1);
+  EXPECT_EQ(plan.rows[0].first_position, 8);
+  EXPECT_EQ(plan.num_tokens, 1);
+}
+
+TEST(SchedulerAhead, WhatHasEndedIsDropped) {
+  SchedulerHarness h(20, small_config());
+  Sequence* first = h.add(8, {});
+  Sequence* second = h.add(8, {.first_token = 20});
+  step_ahead(h, first);
+  EXPECT_EQ(h.pool.num_used(), 2);
+  Sequence* third =
+      h.add(8, {.first_token = 30});  // it came meanwhile, and waits no longer than without planning ahead
+  const StepPlan& plan = h.compute();
+  ASSERT_EQ(plan.rows.size(), 2u);
+  EXPECT_EQ(plan.rows[0].sequence, second);
+  EXPECT_EQ(plan.rows[1].sequence, third);
+  EXPECT_EQ(plan.num_decode_rows, 1);
+  h.scheduler->finish(second);
+  h.scheduler->finish(third);
+  EXPECT_EQ(h.pool.num_used(), 0);
+}
+
+// Nobody gives way for a row that may not come true.
+TEST(SchedulerAhead, NobodyGivesWayWhileTheStepRuns) {
+  SchedulerHarness h(2, small_config());
+  Sequence* first = h.add(8, {});
+  Sequence* second = h.add(8, {.first_token = 20});
+  step_ahead(h);
+  if (second->num_computed_tokens == 0) step_ahead(h);
+  EXPECT_FALSE(first->is_planned_ahead && second->is_planned_ahead);
+  const StepPlan& plan = h.compute();
+  EXPECT_LE(plan.num_preempted, 1);
+  ASSERT_GE(plan.rows.size(), 1u);
+  EXPECT_EQ(plan.rows[0].sequence, first);
+}
+
+// The parent of a fork copies its last page, so that it is planned only when the step has ended; the newer one, which
+// was planned ahead, then gives way and its row is dropped.
+TEST(SchedulerAhead, AnOlderOneTakesThePageBack) {
+  for (const bool is_swap : {false, true}) {
+    SchedulerConfig config = small_config();
+    config.preemption = is_swap ? PreemptionMode::kSwap : PreemptionMode::kRecompute;
+    SchedulerHarness h(4, config, /*has_cache=*/false, is_swap ? 8 : 0);
+    Sequence* parent = h.add(12, {.num_seats = 2});
+    Sequence* newest = h.add(8, {.first_token = 20});
+    h.is_planning_ahead = true;
+    const std::vector<StepRow> rows = h.compute().rows;
+    ASSERT_EQ(rows.size(), 2u);
+    EXPECT_TRUE(newest->is_planned_ahead);  // it has the last page
+    EXPECT_EQ(h.pool.num_available(), 0);
+    newest->token_ids.push_back(7);
+    Sequence* child = h.scheduler->fork(*parent, 1);
+    parent->token_ids.push_back(7);
+    child->token_ids.push_back(8);
+    const StepPlan& plan = h.compute();
+    EXPECT_EQ(plan.num_preempted, 1);
+    ASSERT_EQ(plan.rows.size(), 2u);
+    EXPECT_EQ(plan.rows[0].sequence, parent);
+    EXPECT_EQ(plan.rows[1].sequence, child);
+    EXPECT_EQ(newest->is_swapped_out(), is_swap);
+    EXPECT_FALSE(newest->is_planned_ahead);
+    parent->token_ids.push_back(7);
+    child->token_ids.push_back(8);
+    h.scheduler->finish(parent);
+    h.scheduler->finish(child);
+    testing::run_until_done(h, {newest}, 20);  // what it had computed is read back, and right
+  }
+}
+
+}  // namespace
+}  // namespace quire
