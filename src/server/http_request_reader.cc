@@ -16,6 +16,9 @@ namespace {
 
 // A chunk's size line and the trailer are not part of the body; nobody needs more of them than this.
 constexpr size_t kMaxChunkLineBytes = 4096;
+// "0\r\n\r\n": as long as a chunked body is not over, so much of it is to come. The library asserts that it is not
+// given less of its end for a second time.
+constexpr size_t kMinEndOfChunksBytes = 5;
 
 std::string_view view(beast::string_view text) {
   return {text.data(), text.size()};
@@ -61,6 +64,7 @@ class HttpRequestReader::Parser : public http::basic_parser<true> {
     }
     while (state_ == State::kHead || state_ == State::kBody) {
       if (num_taken == bytes.size()) break;
+      if (state_ == State::kBody && chunked() && bytes.size() - num_taken < kMinEndOfChunksBytes) break;
       const bool is_head = state_ == State::kHead;
       beast::error_code error;
       const size_t taken = put({bytes.data() + num_taken, bytes.size() - num_taken}, error);

@@ -65,6 +65,22 @@ TEST(HttpRequestReader, TheSameWhereverItIsCut) {
   }
 }
 
+TEST(HttpRequestReader, ChunksThatEndAtOnce) {
+  const std::string head = "POST /c HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";
+  for (const std::string end : {"0\r\n\r\n", "000\r\n\r\n", "0;a\r\n\r\n", "0\r\nA: b\r\n\r\n"}) {
+    for (size_t step = 1; step < 8; ++step) {
+      const Outcome outcome = read(head + end + "GET", step);
+      EXPECT_EQ(outcome.state, State::kDone) << end << step;
+      EXPECT_EQ(outcome.request.body, "");
+      EXPECT_EQ(outcome.num_left, 3u);
+    }
+    for (size_t length = 0; length < end.size(); ++length) {
+      EXPECT_EQ(read(head + end.substr(0, length), 1).state, State::kBody) << end << length;
+    }
+  }
+  EXPECT_EQ(read(head + "0\r\n ", 3).state, State::kBody);
+}
+
 TEST(HttpRequestReader, WhatIsBrokenIsRefused) {
   const struct {
     std::string bytes;
