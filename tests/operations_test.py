@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -35,7 +36,7 @@ def install_parser():
 
 
 class Server:
-    def __init__(self, *flags, waits=True):
+    def __init__(self, *flags, waits=True, model=None, context="2048"):
         self.folder = tempfile.TemporaryDirectory()
         self.keys = pathlib.Path(self.folder.name) / "keys"
         self.keys.write_text("first sk-first\nsecond sk-second\n")
@@ -43,7 +44,7 @@ class Server:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self.log = open(pathlib.Path(self.folder.name) / "log", "w+b")
-        self.process = subprocess.Popen([QUIRE, "serve", MODEL, "--port", str(self.port), "--max-model-len", "2048", "--api-key-file",
+        self.process = subprocess.Popen([QUIRE, "serve", model or MODEL, "--port", str(self.port), "--max-model-len", context, "--api-key-file",
                                          str(self.keys), *flags], stdout=self.log, stderr=subprocess.STDOUT)
         self.states = []  # of /ready, until it was ready
         deadline = time.monotonic() + 120
@@ -203,6 +204,7 @@ class KeysTest(unittest.TestCase):
         SERVER.wait_for_log("key=third")
         self.assertNotIn("sk-third", SERVER.text_of_log())
 
+    # F082.
     def test_browsers(self):
         asks = {"Origin": "https://page.example", "Access-Control-Request-Method": "POST",
                 "Access-Control-Request-Headers": "authorization, content-type"}
@@ -222,6 +224,7 @@ class HostileTest(unittest.TestCase):
     def resident(self):
         return metric(SERVER.metrics()[0], "process_resident_memory_bytes")
 
+    # F076.
     def test_floods_of_headers(self):
         head = b"POST /v1/completions HTTP/1.1\r\nHost: h\r\n"
         floods = [head + b"X: " + b"a" * (100 << 20), head + b"".join(b"A%d: b\r\n" % i for i in range(1000000)), b"GET /" + b"a" * (1 << 20)]
@@ -242,6 +245,7 @@ class HostileTest(unittest.TestCase):
         self.assertLessEqual(metric(SERVER.metrics()[0], "quire_http_connections"), 3)
         self.assertLess(self.resident() - before, 32 << 20)
 
+    # F078.
     def test_bodies(self):
         for body in [b"", b"{", b"[]", b"null", b"\"x\"", "{\"prompt\": \"你\"}".encode("gbk"), b"{\"prompt\": \"\\ud800\"}",
                      b"{\"prompt\": \"x\", \"temperature\": 1e999}", b"{\"prompt\": \"x\", \"temperature\": NaN}", b"\xff\xfe", b"[" * 100000,
@@ -258,6 +262,7 @@ class HostileTest(unittest.TestCase):
         status, text, _ = SERVER.post("/detokenize", {"tokens": json.loads(answer)["tokens"]})
         self.assertEqual(json.loads(text)["prompt"], "a\0b")
 
+    # F080.
     def test_streams_that_cannot_begin_have_a_real_status(self):
         status, answer, headers = SERVER.post("/v1/completions", {"prompt": "x", "n": 0, "stream": True})
         self.assertEqual((status, headers["Content-Type"]), (400, "application/json"))
@@ -278,6 +283,7 @@ class MetricsTest(unittest.TestCase):
             time.sleep(0.05)
         self.fail("requests still run")
 
+    # F088.
     def test_aborted_streams_are_counted(self):
         before = self.wait_until_idle()
         prompt = "It was the best of times, it was the worst of times. " * 50
@@ -304,6 +310,36 @@ class MetricsTest(unittest.TestCase):
         self.assertEqual(metric(after, "vllm:request_success_total"), metric(after, "vllm:e2e_request_latency_seconds_count"))
         self.assertEqual(metric(after, "vllm:kv_cache_usage_perc"), 0)
         self.assertGreater(metric(after, "vllm:prefix_cache_hits_total"), 0)
+
+    # F040, over sockets: 300 requests, each closed during prefill or decode, streamed and not.
+    def test_clients_that_leave_take_nothing_with_them(self):
+        before = self.wait_until_idle()
+        long = "It was the best of times, it was the worst of times. " * 60
+        body = {"max_tokens": 1000, "ignore_eos": True}
+        for i in range(300):
+            stream = i % 2 == 0
+            is_long = i % 4 >= 2
+            raw = json.dumps({**body, "stream": stream, "prompt": f"{i} {long}" if is_long else f"{i}"}).encode()
+            with socket.create_connection(("127.0.0.1", SERVER.port), timeout=60) as client:
+                client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer sk-first\r\n"
+                               b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(raw) + raw)
+                if stream and not is_long:
+                    self.assertTrue(client.recv(10).startswith(b"HTTP/1.1 2"))
+                elif i % 8 < 4:
+                    time.sleep(0.01)
+        deadline = time.monotonic() + 20
+        while True:
+            after = self.wait_until_idle()
+            count = metric(after, "vllm:request_success_total") - metric(before, "vllm:request_success_total")
+            if metric(after, "quire_http_connections") <= 1 or time.monotonic() > deadline:
+                break
+        self.assertEqual(metric(after, "quire_kv_pages_used"), 0)
+        # Some had gone before they were read; none was served to its end.
+        self.assertGreaterEqual(count, 75)
+        self.assertEqual(metric(after, "vllm:request_success_total", finished_reason="abort") -
+                         metric(before, "vllm:request_success_total", finished_reason="abort"), count)
+        self.assertLess(metric(after, "vllm:generation_tokens_total") - metric(before, "vllm:generation_tokens_total"), 300 * 100)
+        self.assertEqual(SERVER.post("/v1/completions", {"prompt": "x", "max_tokens": 3, "ignore_eos": True})[0], 200)
 
     def test_prometheus_reads_them(self):
         try:
@@ -342,6 +378,36 @@ class MetricsTest(unittest.TestCase):
         SERVER.post("/v1/completions", {"prompt": ["x", {"a secret": 1}]}, {**KEY, "X-Request-Id": "wrong-body"})
         SERVER.wait_for_log("level=info event=request id=wrong-body .*status=400")
         self.assertNotIn("secret", SERVER.text_of_log())
+
+
+class DefaultsTest(unittest.TestCase):
+    def test_sampling_is_what_the_model_recommends(self):
+        folder = tempfile.TemporaryDirectory()
+        model = pathlib.Path(folder.name) / "tiny"
+        shutil.copytree(HERE / "goldens" / "models" / "llama", model, ignore=shutil.ignore_patterns("*.gguf", "*.txt"))
+        config = json.loads((model / "generation_config.json").read_text())
+        (model / "generation_config.json").write_text(json.dumps({**config, "temperature": 1.5, "top_k": 1, "top_p": 7}))
+        texts = {}
+        for flag in ("auto", "none"):
+            server = Server("--generation-config", flag, "--log-level", "debug", model=model, context="128")
+            texts[flag] = {server.post("/v1/completions", {"prompt": "a", "max_tokens": 12, "ignore_eos": True})[1].decode().split('"text":')[1][:20]
+                           for _ in range(4)}
+            log = server.text_of_log()
+            self.assertEqual("temperature 1.5, top_k 1" in log, flag == "auto", log)
+            self.assertEqual("top_p" in log, flag == "auto", log)
+            self.assertIn("level=debug event=request", log)  # probes: /ready
+            server.stop()
+        self.assertEqual(len(texts["auto"]), 1)  # the best token each time
+        self.assertGreater(len(texts["none"]), 1)
+
+    def test_time_limits_are_flags(self):
+        server = Server("--header-timeout", "0.3", "--body-timeout", "0.3", "--keep-alive-timeout", "0.3")
+        self.assertTrue(server.raw(b"POST /v1/completions HTTP/1.1\r\n").startswith(b"HTTP/1.1 408"))
+        self.assertTrue(server.raw(b"POST /tokenize HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer sk-first\r\nContent-Length: 50\r\n\r\n{")
+                        .startswith(b"HTTP/1.1 408"))
+        # Closed although the client keeps its side open.
+        self.assertTrue(server.raw(b"GET /version HTTP/1.1\r\nHost: h\r\n\r\n").startswith(b"HTTP/1.1 200"))
+        server.stop()
 
 
 class EndTest(unittest.TestCase):

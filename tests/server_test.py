@@ -244,6 +244,9 @@ class ChatTest(ApiTest):
         self.assertEqual(message.role, "assistant")
         self.assertTrue(message.content)
         content = whole.choices[0].logprobs.content
+        self.assertEqual(len(content), whole.usage.completion_tokens)
+        if whole.choices[0].finish_reason == "stop":
+            content = content[:-1]  # the token that stopped it has an entry and no text
         self.assertEqual("".join(bytes(token.bytes).decode(errors="replace") for token in content), message.content)
         self.assertEqual(len(content[0].top_logprobs), 2)
         text, roles, reason, usage = "", [], None, None

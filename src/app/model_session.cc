@@ -12,6 +12,7 @@
 #include "engine/memory_plan.h"
 #include "models/load_model.h"
 #include "ops/backends.h"
+#include "server/sampling_defaults.h"
 
 namespace quire::app {
 
@@ -125,6 +126,20 @@ Result<std::optional<std::string>> template_of_tokenizer_config(const std::strin
       "chat_template in tokenizer_config.json is neither a string nor a list with one named 'default'");
 }
 
+SamplingParams read_default_sampling(const Checkpoint& checkpoint, Console& console) {
+  const bool is_gguf = checkpoint.kind == CheckpointKind::kGguf;
+  if (!is_gguf && !checkpoint.generation_config_json.has_value()) return {};
+  const SamplingDefaults defaults = is_gguf ? read_gguf_sampling_defaults(*checkpoint.gguf)
+                                            : parse_generation_config(*checkpoint.generation_config_json);
+  const std::string source = is_gguf ? "the model file" : "generation_config.json";
+  for (const std::string& fault : defaults.faults) console.warn(source + ", not taken as a default: " + fault);
+  if (!defaults.told.empty()) {
+    console.info("sampling of requests that do not say otherwise, from " + source + ": " + defaults.told +
+                 " (--generation-config none: temperature 1, no filters)");
+  }
+  return defaults.params;
+}
+
 int64_t num_bytes_of(const TensorSource& tensors) {
   int64_t num_bytes = 0;
   for (const SourceTensor& tensor : tensors.tensors()) num_bytes += static_cast<int64_t>(tensor.data.size());
@@ -189,6 +204,7 @@ Result<ModelSession> open_model_session(const EngineFlags& flags, Console& conso
   if (options.text == TextUse::kNeeded) {
     ASSIGN_OR_RETURN(session.text, open_text_frontend(checkpoint, flags.chat_template_file, options.parsers));
   }
+  if (options.reads_sampling_defaults) session.default_sampling = read_default_sampling(checkpoint, console);
   ASSIGN_OR_RETURN(session.ops, choose_ops(flags, console));
   if (session.ops->device().kind == DeviceKind::kCpu) RETURN_IF_ERROR(check_supported_on_cpu(flags));
   if (checkpoint.has_tensors()) {

@@ -22,6 +22,7 @@ struct ModelSession {
   std::unique_ptr<TextFrontend> text;  // null where it was not asked for
   std::unique_ptr<Engine> engine;      // last: it refers to ops and model
   double load_seconds = 0.0;
+  SamplingParams default_sampling = {};  // of a server's requests; filled where SessionOptions asks for it
   bool has_integer_weights = false;  // most bytes of the file are quantized: --compute auto multiplies them as integers
 };
 
@@ -31,8 +32,9 @@ struct SessionOptions {
   // Answers are streamed while other prompts come in: on the CPU the tokens of a step are bounded by time, unless a
   // flag says how many, and the whole memory plan is told.
   bool is_serving = false;
-  bool needs_model_hash = false;  // the prefix cache is kept in a file: reads every byte of the model once more
-  TextFrontend::Parsers parsers = {};  // how the model writes tool calls and thinking
+  bool needs_model_hash = false;         // the prefix cache is kept in a file: reads every byte of the model once more
+  bool reads_sampling_defaults = false;  // what the model's makers recommend
+  TextFrontend::Parsers parsers = {};    // how the model writes tool calls and thinking
   std::function<void(int64_t num_bytes_done, int64_t num_bytes_total)> on_progress = nullptr;
 };
 

@@ -66,6 +66,15 @@ void add_model_argument(CLI::App& parser, std::string& model) {
       ->required();
 }
 
+void add_generation_config_flag(CLI::App& parser, std::string& value) {
+  parser
+      .add_option("--generation-config", value,
+                  "Sampling of requests that do not say otherwise: auto, as the model's generation_config.json or "
+                  "GGUF metadata recommend; none, temperature 1 and no filters")
+      ->check(CLI::IsMember({"auto", "none"}))
+      ->capture_default_str();
+}
+
 void add_engine_flags(CLI::App& parser, EngineFlags& flags) {
   add_model_argument(parser, flags.model);
   const std::string group = "Engine";
@@ -147,8 +156,9 @@ void add_engine_flags(CLI::App& parser, EngineFlags& flags) {
                        : "'" + text + "' is not of the form op=row, such as linear=avx2";
           },
           ""));
-  option("--log-level", flags.log_level, "What is told on stderr: info, warning or error")
-      ->check(CLI::IsMember({"info", "warning", "error"}));
+  option("--log-level", flags.log_level,
+         "What is told on stderr: debug (info, and a line for each probe of a server), info, warning or error")
+      ->check(CLI::IsMember({"debug", "info", "warning", "error"}));
 }
 
 }  // namespace quire::app

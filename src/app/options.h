@@ -63,6 +63,8 @@ struct EngineFlags {
 
 // Declares MODEL and the engine flags on a subcommand.
 void add_engine_flags(CLI::App& parser, EngineFlags& flags);
+// Whether requests get the sampling that the model's makers recommend: for commands that serve them.
+void add_generation_config_flag(CLI::App& parser, std::string& value);
 void add_model_argument(CLI::App& parser, std::string& model);
 
 // An error that names the first flag whose value is known but not supported (on this device), and says what to do

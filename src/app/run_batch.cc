@@ -32,6 +32,7 @@ struct RunBatchOptions {
   std::vector<std::string> model_names;
   int num_under_way = 0;
   bool is_fresh = false;
+  std::string generation_config = "auto";
 };
 
 // What the handlers need, as the server has it. Destroyed from below: the loop ends what runs, then the pool.
@@ -46,6 +47,7 @@ struct BatchServer {
   Status start(const RunBatchOptions& options, Console& console) {
     SessionOptions session_options;
     session_options.is_serving = true;
+    session_options.reads_sampling_defaults = options.generation_config == "auto";
     ASSIGN_OR_RETURN(session, open_model_session(options.engine, console, session_options));
     TextPoolOptions pool_options;
     pool_options.max_waiting_long = kMaxQueued;
@@ -62,7 +64,8 @@ struct BatchServer {
     context->end_token_ids = tokenizer.end_of_turn_ids();
     const ModelConfig& config = session.model->config();
     context->embedding_size = config.hidden_size;
-    context->pooling = config.pooling.pooling;
+    context->pooling = config.pooling;
+    context->default_sampling = session.default_sampling;
     context->limits.max_n = loop->limits().max_n;
     context->limits.max_logprobs = loop->limits().max_logprobs;
     register_openai_routes(routes, context);
@@ -224,8 +227,8 @@ Status run(const RunBatchOptions& options) {
   BatchRun batch(options, options.input == "-" ? std::cin : file, server, *output, console);
   const Status status = batch.run();
   console.end_progress();
-  server.loop.reset();
-  server.pool.reset();
+  server.loop->stop();
+  server.pool.reset();  // its last tasks still call the loop
   return status;
 }
 
@@ -242,6 +245,7 @@ std::function<Status()> declare_run_batch(CLI::App& parser) {
   parser.add_flag("--overwrite", options->is_fresh, "Empty the output file first");
   parser.add_option("--served-model-name", options->model_names,
                     "What \"model\" may be in requests; default: the model as typed, and its file's name");
+  add_generation_config_flag(parser, options->generation_config);
   parser.add_option("--concurrency", options->num_under_way, "Requests under way at once; 0: twice --max-num-seqs")
       ->check(CLI::Range(0, kMaxQueued))
       ->capture_default_str();

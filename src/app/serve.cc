@@ -9,6 +9,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <ctime>
@@ -120,7 +121,6 @@ class Server {
   Status make_routes();
   void tell_cache_config();
   std::string metrics_text();
-  Status check_health() const;
   Status wait_for_end();
   void reload_keys();
   void drain();
@@ -148,6 +148,8 @@ class Server {
   std::unique_ptr<ApiKeys> keys_;
   std::unique_ptr<FrontDoor> door_;
   std::unique_ptr<HttpServer> http_;
+  // The same for handlers, which run before the server is ours and until it has gone. Null at first.
+  std::atomic<const HttpServer*> listening_ = nullptr;
 };
 
 Status Server::listen() {
@@ -167,6 +169,7 @@ Status Server::listen() {
   register_service_routes(*routes, context);
   door_->set_routes(routes, unavailable("the model is being loaded: try again in a while"));
   ASSIGN_OR_RETURN(http_, HttpServer::create(flags_.http, *door_));
+  listening_ = http_.get();
   if (keys_ == nullptr && !is_loopback(flags_.http.host)) {
     console_.warn("everybody who reaches " + http_->address() +
                   " may use it: give --api-key-file, or --host 127.0.0.1 for this machine alone");
@@ -177,20 +180,11 @@ Status Server::listen() {
 ServiceRoutesContext Server::service_context() {
   ServiceRoutesContext context;
   context.state = state_;
-  context.check_health = [this] { return check_health(); };
+  context.check_health = [this] { return check_progress(*loop_, flags_.health_timeout_s); };
   context.metrics_text = [this] { return metrics_text(); };
   context.model.names = names_;
   context.model.created = static_cast<int64_t>(std::time(nullptr));
   return context;
-}
-
-Status Server::check_health() const {
-  RETURN_IF_ERROR(loop_->failure());
-  const double seconds = loop_->seconds_since_progress();
-  if (seconds > flags_.health_timeout_s) {
-    return unavailable(fmt::format("the engine has work and has ended no step for {:.0f} s", seconds));
-  }
-  return ok_status();
 }
 
 std::string Server::metrics_text() {
@@ -198,7 +192,8 @@ std::string Server::metrics_text() {
   const std::lock_guard lock(scrape_mutex_);
   if (has_loaded_.load()) set_engine_metrics(server_metrics_, loop_->snapshot());
   set_process_metrics(metrics_);
-  const HttpServerStats stats = http_->stats();
+  const HttpServer* http = listening_.load();
+  const HttpServerStats stats = http == nullptr ? HttpServerStats() : http->stats();
   metrics_.gauge("quire_http_connections", "Open connections.").set(stats.num_connections);
   metrics_.gauge("quire_http_buffered_body_bytes", "Request bodies that are held.")
       .set(static_cast<double>(stats.num_buffered_body_bytes));
@@ -230,6 +225,7 @@ void Server::load() {
     if (num_total > 0) state_->set_loading(fmt::format("{} %", 100 * num_done / num_total));
   };
   options.needs_model_hash = !flags_.prefix_cache_file.empty();
+  options.reads_sampling_defaults = flags_.generation_config == "auto";
   auto session = open_model_session(flags_.engine, console_, options);
   load_status_ = session.status();
   if (session.is_ok()) session_ = std::move(session).value();
@@ -264,7 +260,8 @@ Status Server::make_routes() {
   context->end_token_ids = tokenizer.end_of_turn_ids();
   const ModelConfig& config = session_.model->config();
   context->embedding_size = config.hidden_size;
-  context->pooling = config.pooling.pooling;
+  context->pooling = config.pooling;
+  context->default_sampling = session_.default_sampling;
   context->limits.max_n = loop_->limits().max_n;
   context->limits.max_logprobs = loop_->limits().max_logprobs;
 
@@ -368,8 +365,8 @@ Status Server::run() {
   if (ended.is_ok()) drain();
   state_->set_draining();
   http_.reset();
-  loop_.reset();  // what still ran gets its last event
-  pool_.reset();
+  loop_->stop();  // what still ran gets its last event
+  pool_.reset();  // its last tasks still call the loop
   RETURN_IF_ERROR(ended);
   return save_prefixes();
 }

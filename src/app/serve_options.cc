@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
+#include <chrono>
+#include <cmath>
 #include <filesystem>
 
 #include "server/http_text.h"
@@ -41,6 +43,14 @@ void add_serve_flags(CLI::App& parser, ServeFlags& flags) {
   const auto option = [&](const char* name, auto& value, const char* meaning) {
     return parser.add_option(name, value, meaning)->group(group)->capture_default_str();
   };
+  const auto seconds = [&](const char* name, std::chrono::milliseconds& value, const std::string& meaning) {
+    parser
+        .add_option_function<double>(
+            name, [&value](double given) { value = std::chrono::milliseconds(std::llround(given * 1e3)); }, meaning)
+        ->group(group)
+        ->default_str(std::to_string(value.count() / 1000))
+        ->check(CLI::Range(0.1, 86400.0));
+  };
   option("--host", flags.http.host,
          "Address to listen on: 127.0.0.1 (this machine alone), 0.0.0.0 (everybody), ::1, ::, a name, or unix:PATH");
   option("--port", flags.http.port, "Port to listen on; 0: any free one")->check(CLI::Range(0, 65535));
@@ -66,6 +76,7 @@ void add_serve_flags(CLI::App& parser, ServeFlags& flags) {
       ->check(CLI::Range(0, 1 << 24));
   option("--prefix-cache-file", flags.prefix_cache_file,
          "File that keeps the prefix cache from one run to the next: read at start, written at the end");
+  add_generation_config_flag(parser, flags.generation_config);
   option("--tool-call-parser", flags.tool_call_parser,
          "How the model writes tool calls, by vLLM's names; auto: by its chat template; none");
   option("--reasoning-parser", flags.reasoning_parser,
@@ -78,6 +89,13 @@ void add_serve_flags(CLI::App& parser, ServeFlags& flags) {
       ->check(CLI::Range(1.0, 86400.0));
   option("--max-connections", flags.http.limits.max_connections, "Connections at once; further ones get 503")
       ->check(CLI::Range(1, 1 << 20));
+  HttpLimits& limits = flags.http.limits;
+  seconds("--header-timeout", limits.head_timeout, "Seconds in which a request's headers must come, else 408");
+  seconds("--body-timeout", limits.body_timeout,
+          "Seconds in which a request's body must come, and one more for each 16 KiB of it, else 408");
+  seconds("--keep-alive-timeout", limits.idle_timeout, "Seconds that a connection may be open between two requests");
+  seconds("--write-timeout", limits.write_timeout,
+          "Seconds that a client may take nothing of its answer, before it is dropped");
   parser
       .add_option_function<std::string>(
           "--max-body-size",
@@ -117,6 +135,7 @@ AccessLog::Options make_log_options(const ServeFlags& flags) {
   options.is_json = flags.log_format == "json";
   options.least = flags.engine.log_level == "error"     ? LogSeverity::kError
                   : flags.engine.log_level == "warning" ? LogSeverity::kWarning
+                  : flags.engine.log_level == "debug"   ? LogSeverity::kDebug
                                                         : LogSeverity::kInfo;
   if (flags.has_no_access_log) options.least = std::max(options.least, LogSeverity::kWarning);
   return options;

@@ -23,6 +23,7 @@ struct ServeFlags {
   std::string tool_call_parser = "auto";
   std::string reasoning_parser = "auto";
   std::string prefix_cache_file;
+  std::string generation_config = "auto";
   int max_queued_requests = 1024;
   int num_text_threads = 2;
   double drain_timeout_s = 30.0;

@@ -56,11 +56,21 @@ bool AnswerText::add(int32_t token_id, const TokenLogprobs* logprobs, AnswerPiec
   } else {
     const std::string text = detokenizer_.add(token_id);
     num_characters_ += count_characters(text);
-    matcher_.add(text, released);
+    if (num_tokens_ <= options_->min_tokens) {
+      released = text;
+    } else {
+      matcher_.add(text, released);
+    }
     release(released, piece);
   }
   release_tokens(piece, matcher_.is_stopped());
   return matcher_.is_stopped();
+}
+
+void AnswerText::add_textless(const TokenLogprobs* logprobs) {
+  if (matcher_.is_stopped()) return;
+  ++num_tokens_;
+  if (options_->has_logprobs && logprobs != nullptr) waiting_.push_back({*logprobs, num_characters_});
 }
 
 void AnswerText::finish(AnswerPiece& piece) {

@@ -44,6 +44,7 @@ class AnswerText {
   struct Options {
     std::vector<std::string> stop_strings = {};
     bool includes_stop_string = false;
+    int64_t min_tokens = 0;  // stop strings are looked for in what comes after so many
     bool skips_special = true;
     bool has_logprobs = false;
     // Which control tokens are segments of their own although they are skipped. Empty: none.
@@ -55,6 +56,8 @@ class AnswerText {
   // One token more. `logprobs` is null where there are none. True: a stop string is complete; later tokens do not
   // count.
   bool add(int32_t token_id, const TokenLogprobs* logprobs, AnswerPiece& piece);
+  // A token that belongs to the answer and has no text: the one that stopped it. finish follows.
+  void add_textless(const TokenLogprobs* logprobs);
   // The answer has ended without a stop string.
   void finish(AnswerPiece& piece);
 

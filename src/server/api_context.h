@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/request.h"
+#include "models/pooling_config.h"
 #include "server/engine_client.h"
 #include "server/openai_types.h"
 #include "server/server_metrics.h"
@@ -26,8 +27,9 @@ struct ApiContext {
 
   std::vector<std::string> model_names;  // the first is told where a request names none
   ApiLimits limits = {};
-  Pooling pooling = Pooling::kLast;  // of /v1/embeddings
-  int64_t embedding_size = 0;        // the model's hidden size
+  SamplingParams default_sampling = {};  // of fields that a request leaves out
+  PoolingConfig pooling = {};            // of /v1/embeddings
+  int64_t embedding_size = 0;            // the model's hidden size
 
   GrammarVocabulary::Ptr grammar_vocabulary = nullptr;  // null: answers of a certain form are refused
   GrammarCache* grammars = nullptr;

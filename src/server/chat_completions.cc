@@ -20,6 +20,7 @@ struct WriterOptions {
   bool has_logprobs = false;
   bool has_prompt_logprobs = false;
   bool returns_token_ids = false;
+  bool includes_usage = false;      // a stream whose last chunk has it: the others have null
   std::vector<int32_t> prompt_ids;  // where token ids are returned
   std::shared_ptr<const std::vector<ToolSpec>> tools;
   AnswerParserOptions parser;
@@ -70,7 +71,11 @@ class ChatWriter final : public ResponseWriter {
         }
       }
       chunk["choices"] = json::array{std::move(entry)};
-      if (usage != nullptr) chunk["usage"] = usage_to_json(*usage);
+      if (usage != nullptr) {
+        chunk["usage"] = usage_of(*usage);
+      } else if (options_.includes_usage) {
+        chunk["usage"] = nullptr;
+      }
       events.push_back(json::serialize(chunk));
     }
     choice.has_begun = true;
@@ -79,7 +84,7 @@ class ChatWriter final : public ResponseWriter {
   std::string write_usage_chunk(const Usage& usage) override {
     json::object chunk = head("chat.completion.chunk");
     chunk["choices"] = json::array();
-    chunk["usage"] = usage_to_json(usage);
+    chunk["usage"] = usage_of(usage);
     return json::serialize(chunk);
   }
 
@@ -123,7 +128,7 @@ class ChatWriter final : public ResponseWriter {
     }
     json::object whole = head("chat.completion");
     whole["choices"] = std::move(choices);
-    whole["usage"] = usage_to_json(usage);
+    whole["usage"] = usage_of(usage);
     if (options_.returns_token_ids) whole["prompt_token_ids"] = json::value_from(options_.prompt_ids);
     if (options_.has_prompt_logprobs) whole["prompt_logprobs"] = prompt_logprobs_to_json(tokenizer_, prompt_logprobs_);
     return json::serialize(whole);
@@ -139,17 +144,32 @@ class ChatWriter final : public ResponseWriter {
     std::string finish_reason;
     json::value stop_reason;
     bool has_begun = false;
+    int64_t num_tokens_seen = 0;
+    int64_t num_reasoning_tokens = 0;
   };
 
   Choice& choice_of(const ChoiceProgress& progress) { return choices_[static_cast<size_t>(progress.index)]; }
 
   const std::vector<AnswerDelta>& parse(Choice& choice, const ChoiceProgress& progress, const AnswerPiece& piece) {
     choice.deltas.clear();
+    const bool was_reasoning = choice.parser.is_reasoning();
     for (const AnswerPiece::Segment& segment : piece.segments) {
       choice.parser.add(segment.text, segment.is_special, &choice.deltas);
     }
+    // Neither the token that begins the thinking counts as thought, nor the one that ends it.
+    if (was_reasoning && choice.parser.is_reasoning()) {
+      choice.num_reasoning_tokens += progress.num_tokens - choice.num_tokens_seen;
+    }
+    choice.num_tokens_seen = progress.num_tokens;
     if (progress.is_finished) choice.parser.finish(&choice.deltas);
     return choice.deltas;
+  }
+
+  json::object usage_of(Usage usage) const {
+    int64_t num_reasoning_tokens = 0;
+    for (const Choice& choice : choices_) num_reasoning_tokens += choice.num_reasoning_tokens;
+    usage.num_reasoning_tokens = num_reasoning_tokens;
+    return usage_to_json(usage);
   }
 
   static const char* finish_reason(const Choice& choice, const ChoiceProgress& progress) {
@@ -219,7 +239,7 @@ ToolChoice to_tool_choice(const ToolChoiceRequest& request, bool is_parallel) {
 }  // namespace
 
 ApiResult<GenerationPlan> read_chat(const ApiContext& context, const HttpExchange& exchange) {
-  ApiResult<ChatRequest> parsed = parse_chat_request(exchange.request().body, context.limits);
+  ApiResult<ChatRequest> parsed = parse_chat_request(exchange.request().body, context.limits, context.default_sampling);
   if (const ApiError* error = std::get_if<ApiError>(&parsed)) return *error;
   ChatRequest& request = std::get<ChatRequest>(parsed);
   ApiResult<std::string> model = served_model(context, request.model);
@@ -255,6 +275,7 @@ ApiResult<GenerationPlan> read_chat(const ApiContext& context, const HttpExchang
   writer.has_logprobs = plan.sampling.num_logprobs >= 0;
   writer.has_prompt_logprobs = plan.sampling.num_prompt_logprobs >= 0;
   writer.returns_token_ids = request.returns_token_ids;
+  writer.includes_usage = request.stream.includes_usage;
   if (request.returns_token_ids) writer.prompt_ids = encoded.value();
   writer.tools = tools;
   writer.parser = {.reads_tools = has_tools, .reads_reasoning = request.separates_reasoning, .start = start};
@@ -263,6 +284,7 @@ ApiResult<GenerationPlan> read_chat(const ApiContext& context, const HttpExchang
   plan.prompts.push_back(std::move(encoded).value());
   plan.text.stop_strings = std::move(request.sampling.stop);
   plan.text.includes_stop_string = request.includes_stop_string;
+  plan.text.min_tokens = plan.sampling.min_tokens;
   plan.text.skips_special = request.skips_special_tokens;
   plan.text.has_logprobs = writer.has_logprobs;
   plan.text.is_marker = [format = &context.text.answer_format()](std::string_view piece) {

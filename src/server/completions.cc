@@ -25,6 +25,7 @@ struct WriterOptions {
   bool has_logprobs = false;
   bool has_prompt_logprobs = false;
   bool returns_token_ids = false;
+  bool includes_usage = false;                   // a stream whose last chunk has it: the others have null
   std::vector<EchoedPrompt> echoed;              // one a prompt, or none
   std::vector<std::vector<int32_t>> prompt_ids;  // where token ids are returned
 };
@@ -73,7 +74,11 @@ class CompletionWriter final : public ResponseWriter {
     }
     json::object chunk = head();
     chunk["choices"] = json::array{std::move(entry)};
-    if (usage != nullptr) chunk["usage"] = usage_to_json(*usage);
+    if (usage != nullptr) {
+      chunk["usage"] = usage_to_json(*usage);
+    } else if (options_.includes_usage) {
+      chunk["usage"] = nullptr;
+    }
     events.push_back(json::serialize(chunk));
   }
 
@@ -184,7 +189,8 @@ class CompletionWriter final : public ResponseWriter {
 }  // namespace
 
 ApiResult<GenerationPlan> read_completion(const ApiContext& context, const HttpExchange& exchange) {
-  ApiResult<CompletionRequest> parsed = parse_completion_request(exchange.request().body, context.limits);
+  ApiResult<CompletionRequest> parsed =
+      parse_completion_request(exchange.request().body, context.limits, context.default_sampling);
   if (const ApiError* error = std::get_if<ApiError>(&parsed)) return *error;
   CompletionRequest& request = std::get<CompletionRequest>(parsed);
   ApiResult<std::string> model = served_model(context, request.model);
@@ -220,6 +226,7 @@ ApiResult<GenerationPlan> read_completion(const ApiContext& context, const HttpE
   writer.has_logprobs = plan.sampling.num_logprobs >= 0;
   writer.has_prompt_logprobs = plan.sampling.num_prompt_logprobs >= 0;
   writer.returns_token_ids = request.returns_token_ids;
+  writer.includes_usage = request.stream.includes_usage;
   plan.sampling.n = request.best_of;
   if (request.best_of > writer.num_returned) plan.sampling.num_logprobs = std::max(plan.sampling.num_logprobs, 0);
   if (request.sampling.has_echo && writer.has_logprobs) {
@@ -227,6 +234,7 @@ ApiResult<GenerationPlan> read_completion(const ApiContext& context, const HttpE
   }
   plan.text.stop_strings = std::move(request.sampling.stop);
   plan.text.includes_stop_string = request.includes_stop_string;
+  plan.text.min_tokens = plan.sampling.min_tokens;
   plan.text.skips_special = request.skips_special_tokens;
   plan.text.has_logprobs = plan.sampling.num_logprobs >= 0;
   plan.stream = request.stream;

@@ -58,6 +58,10 @@ class EmbeddingJob : public std::enable_shared_from_this<EmbeddingJob> {
   }
 
   std::optional<ApiError> submit_all() {
+    if (!context_->pooling.unsupported.empty()) {
+      return ApiError{
+          unimplemented("this model's embeddings are not supported: " + context_->pooling.unsupported), {}, {}};
+    }
     ApiResult<EmbeddingRequest> parsed = parse_embedding_request(exchange_->request().body, context_->limits);
     if (const ApiError* error = std::get_if<ApiError>(&parsed)) return *error;
     request_ = std::move(std::get<EmbeddingRequest>(parsed));
@@ -86,7 +90,8 @@ class EmbeddingJob : public std::enable_shared_from_this<EmbeddingJob> {
       sampling.max_tokens = 0;
       Request request =
           Request::from_tokens(std::move(ids), std::move(sampling), std::make_shared<Sink>(shared_from_this(), i));
-      request.pooling = context_->pooling;
+      request.pooling = context_->pooling.pooling;
+      request.is_normalized = context_->pooling.is_normalized;
       request.priority = request_.priority;
       request.share_key = static_cast<uint64_t>(exchange_->key_id());
       if (const Status valid = validate_request(request, context_->engine.limits()); !valid.is_ok()) {
@@ -102,7 +107,10 @@ class EmbeddingJob : public std::enable_shared_from_this<EmbeddingJob> {
             RequestMeter::Start{.arrived = Clock::now(), .num_prompt_tokens = inputs_[i].num_tokens});
       }
       const Result<RequestId> id = context_->engine.submit(std::move(requests[i]));
-      if (!id.is_ok()) return to_api_error(id.status());
+      if (!id.is_ok()) {
+        if (inputs_[i].meter != nullptr) inputs_[i].meter->discard();
+        return to_api_error(id.status());
+      }
       bool is_closed = false;
       {
         const std::lock_guard lock(mutex_);
@@ -149,7 +157,8 @@ class EmbeddingJob : public std::enable_shared_from_this<EmbeddingJob> {
       json::array data;
       int64_t num_tokens = 0;
       for (const Input& input : inputs_) {
-        const std::vector<float> embedding = shorten_embedding(input.embedding, request_.num_dimensions);
+        const std::vector<float> embedding =
+            shorten_embedding(input.embedding, request_.num_dimensions, context_->pooling.is_normalized);
         num_tokens += input.num_tokens;
         data.push_back(json::object{{"object", "embedding"},
                                     {"index", data.size()},
@@ -220,11 +229,12 @@ void start_embeddings(std::shared_ptr<const ApiContext> context, std::shared_ptr
   std::make_shared<EmbeddingJob>(std::move(context), std::move(exchange))->start();
 }
 
-std::vector<float> shorten_embedding(std::span<const float> embedding, int64_t num_dimensions) {
+std::vector<float> shorten_embedding(std::span<const float> embedding, int64_t num_dimensions, bool is_normalized) {
   if (num_dimensions <= 0 || num_dimensions >= static_cast<int64_t>(embedding.size())) {
     return {embedding.begin(), embedding.end()};
   }
   std::vector<float> front(embedding.begin(), embedding.begin() + num_dimensions);
+  if (!is_normalized) return front;
   double sum = 0.0;
   for (const float value : front) sum += static_cast<double>(value) * static_cast<double>(value);
   if (sum > 0.0) {

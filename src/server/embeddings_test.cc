@@ -42,6 +42,29 @@ TEST_F(EmbeddingsTest, ShortensAndNormalizesAgainAndEncodes) {
   EXPECT_EQ(answer_of(*exchange).at("data").at(0).at("embedding"), "mpkZP83MTD8=");
 }
 
+TEST_F(EmbeddingsTest, NormalizesOnlyWhereTheModelDoes) {
+  for (const bool is_normalized : {false, true}) {
+    context_->pooling.pooling = Pooling::kMean;
+    context_->pooling.is_normalized = is_normalized;
+    auto exchange = ask(R"({"input":[1,2],"dimensions":2})");
+    const RequestId id = is_normalized ? 2 : 1;
+    const Request* request = engine_.wait_for(id);
+    ASSERT_NE(request, nullptr);
+    EXPECT_EQ(request->pooling, Pooling::kMean);
+    EXPECT_EQ(request->is_normalized, is_normalized);
+    engine_.tell(id, {.finish_reason = FinishReason::kStop, .embedding = {3.0f, 4.0f, 0.0f, 0.0f}});
+    const double wanted = is_normalized ? 0.6 : 3.0;
+    EXPECT_NEAR(answer_of(*exchange).at("data").at(0).at("embedding").at(0).as_double(), wanted, 1e-6);
+  }
+}
+
+TEST_F(EmbeddingsTest, RefusesWhatTheModelAsksForAndThereIsNot) {
+  context_->pooling.unsupported = "1_Pooling/config.json asks for the maximum over all tokens";
+  const json::object error = answer_of(*ask(R"({"input":"a"})"), 400).at("error").as_object();
+  EXPECT_NE(std::string(error.at("message").as_string()).find("maximum over all tokens"), std::string::npos);
+  EXPECT_EQ(engine_.num_submitted(), 0u);
+}
+
 TEST_F(EmbeddingsTest, RefusesWithTheField) {
   const std::pair<const char*, const char*> cases[] = {{R"({"input":""})", "input"},
                                                        {R"({"input":[9999]})", "input"},

@@ -157,6 +157,7 @@ void Generation::submit_prompts() {
     const int64_t num_prompt_tokens = requests[p].num_prompt_tokens();
     const Result<RequestId> id = context_->engine.submit(std::move(requests[p]));
     if (!id.is_ok()) {
+      if (prompts_[p].meter != nullptr) prompts_[p].meter->discard();
       ApiError error = to_api_error(id.status());
       if (num_prompt_tokens >= context_->engine.limits().max_model_len) error.code = "context_length_exceeded";
       fail(error);
@@ -254,10 +255,15 @@ void Generation::take_event(EventRecord& event, std::span<const int32_t> token_i
   bool is_stopped = false;
   for (size_t i = 0; i < token_ids.size() && !is_stopped; ++i) {
     if (plan_.returns_token_ids) progress.new_token_ids.push_back(token_ids[i]);
-    // The token that stopped the answer counts, but it is not text.
+    // The token that stopped the answer counts and has its log-probability, but it is not text.
     const bool is_stop_token = event.stop_token_id.has_value() && i + 1 == token_ids.size();
     const bool is_text = !is_stop_token || plan_.text.includes_stop_string;
-    if (is_text) is_stopped = choice.text.add(token_ids[i], logprobs.empty() ? nullptr : &logprobs[i], piece);
+    const TokenLogprobs* given = logprobs.empty() ? nullptr : &logprobs[i];
+    if (is_text) {
+      is_stopped = choice.text.add(token_ids[i], given, piece);
+    } else {
+      choice.text.add_textless(given);
+    }
     ++progress.num_tokens;
   }
   if (is_stopped && !is_last) context_->engine.stop_choice(event.request_id, event.choice_index);

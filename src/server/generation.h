@@ -25,6 +25,7 @@ struct Usage {
   int64_t num_prompt_tokens = 0;
   int64_t num_cached_tokens = 0;
   int64_t num_completion_tokens = 0;
+  std::optional<int64_t> num_reasoning_tokens = {};  // of them; only where thinking is told apart
 };
 
 // One choice of one prompt, as writers see it.

@@ -116,6 +116,19 @@ TEST_F(GenerationTest, StopStringAcrossTokensSendsNothingOfItself) {
   EXPECT_EQ(chunks.back().at("usage").at("completion_tokens"), 9);
 }
 
+// Before min_tokens a stop string is text like any other.
+TEST_F(GenerationTest, StopStringsCountAfterMinTokens) {
+  auto exchange = post(read_completion, R"({"prompt":"a","stop":"Z","min_tokens":3,"max_tokens":20})");
+  ASSERT_NE(engine_.wait_for(1), nullptr);
+  say(1, "xZZ");
+  say(1, "aZ");
+  EXPECT_TRUE(engine_.wait_until_stopped(1, 0));
+  engine_.tell(1, {.finish_reason = FinishReason::kStop});
+  const json::object answer = answer_of(*exchange);
+  EXPECT_EQ(answer.at("choices").at(0).at("text"), "xZZa");
+  EXPECT_EQ(answer.at("usage").at("completion_tokens"), 5);
+}
+
 TEST_F(GenerationTest, StreamsChatWithRoleFirstAndUsageLast) {
   auto exchange = post(read_chat, R"({"messages":[{"role":"user","content":"a"}],"stream":true,
                                       "stream_options":{"include_usage":true}})");
@@ -233,6 +246,7 @@ TEST_F(GenerationTest, ChatLogprobsHaveBytes) {
   EXPECT_EQ(content[1].at("top_logprobs").at(0).at("bytes"), json::parse("[169]"));
 }
 
+// F032, F034, F080.
 TEST_F(GenerationTest, ErrorsBeforeTheFirstByteHaveTheirStatus) {
   const std::pair<const char*, const char*> cases[] = {
       {R"({"prompt":"a","n":0})", "n"},
@@ -265,15 +279,24 @@ TEST_F(GenerationTest, ErrorsBeforeTheFirstByteHaveTheirStatus) {
   EXPECT_EQ(too_long.at("error").at("code"), "context_length_exceeded");
 }
 
+// F080: one object an event, newlines and U+2028 in a delta escaped or harmless; then one line with the error.
 TEST_F(GenerationTest, ErrorInTheMiddleOfAStreamIsOneLineAndTheEnd) {
   auto exchange = post(read_completion, R"({"prompt":"a","stream":true})");
   ASSERT_NE(engine_.wait_for(1), nullptr);
-  say(1, "abc");
+  for (const std::string& text : {std::string("a\n"), std::string("\r\nb"), std::string("\u2028")}) {
+    engine_.tell(1, {.token_ids = bytes_as_tokens(text)});
+  }
   ASSERT_TRUE(exchange->wait_for_events(3));
   engine_.tell(1, {.finish_reason = FinishReason::kError, .error = internal_error("the logits are not numbers")});
   ASSERT_TRUE(exchange->wait_until_ended());
   const std::vector<std::string> events = exchange->events();
   ASSERT_EQ(events.size(), 4u);
+  std::string said;
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(events[static_cast<size_t>(i)].find_first_of("\r\n"), std::string::npos);
+    said += json::parse(events[static_cast<size_t>(i)]).at("choices").at(0).at("text").as_string();
+  }
+  EXPECT_EQ(said, "a\n\r\nb\u2028");
   const json::value last = json::parse(events.back());
   EXPECT_EQ(last.as_object().size(), 1u);
   EXPECT_EQ(last.at("error").at("message"), "the logits are not numbers");
@@ -323,7 +346,10 @@ TEST_F(GenerationTest, AStopTokenIsNoText) {
   const json::object answer = answer_of(*exchange);
   EXPECT_EQ(answer.at("choices").at(0).at("text"), "A");
   EXPECT_EQ(answer.at("choices").at(0).at("stop_reason"), 66);
-  EXPECT_EQ(answer.at("choices").at(0).at("logprobs").at("tokens"), json::parse(R"(["A"])"));
+  // It has its log-probability, so that there is one for each token of "usage".
+  EXPECT_EQ(answer.at("choices").at(0).at("logprobs").at("tokens"), json::parse(R"(["A","B"])"));
+  EXPECT_EQ(answer.at("choices").at(0).at("logprobs").at("text_offset"), json::parse("[0,1]"));
+  EXPECT_EQ(answer.at("usage").at("completion_tokens"), 2);
   EXPECT_EQ(answer.at("usage").at("completion_tokens"), 2);
 }
 
@@ -334,6 +360,59 @@ const std::string kHermesTemplate =
 const std::string kToolFields =
     R"("tools":[{"type":"function","function":{"name":"add","parameters":{"type":"object","properties":
         {"x":{"type":"integer"}},"required":["x"],"additionalProperties":false}}}])";
+
+TEST_F(GenerationTest, ChunksBeforeTheLastHaveNoUsage) {
+  for (const GenerationReader read : {read_completion, read_chat}) {
+    auto exchange = post(read, R"({"prompt":"a","messages":[{"role":"user","content":"a"}],"stream":true,
+                                   "stream_options":{"include_usage":true}})");
+    const RequestId id = read == read_completion ? 1 : 2;
+    ASSERT_NE(engine_.wait_for(id), nullptr);
+    say(id, "xy");
+    end(id);
+    const std::vector<json::object> chunks = chunks_of(*exchange);
+    ASSERT_GE(chunks.size(), 3u);
+    for (size_t i = 0; i + 1 < chunks.size(); ++i) EXPECT_TRUE(chunks[i].at("usage").is_null());
+    EXPECT_TRUE(chunks.back().at("choices").as_array().empty());
+    EXPECT_EQ(chunks.back().at("usage").at("completion_tokens"), 3);
+  }
+  auto without = post(read_completion, R"({"prompt":"a","stream":true})");
+  ASSERT_NE(engine_.wait_for(3), nullptr);
+  end(3);
+  for (const json::object& chunk : chunks_of(*without)) EXPECT_FALSE(chunk.contains("usage"));
+}
+
+TEST_F(GenerationTest, WhatARequestLeavesOutIsTheModelsDefault) {
+  context_->default_sampling.temperature = 0.7f;
+  context_->default_sampling.top_k = 20;
+  for (const GenerationReader read : {read_completion, read_chat}) {
+    auto exchange = post(read, R"({"prompt":"a","messages":[{"role":"user","content":"a"}],"temperature":0.2})");
+    const RequestId id = read == read_completion ? 1 : 2;
+    const Request* request = engine_.wait_for(id);
+    ASSERT_NE(request, nullptr);
+    EXPECT_FLOAT_EQ(request->sampling.temperature, 0.2f);
+    EXPECT_EQ(request->sampling.top_k, 20);
+    end(id);
+    answer_of(*exchange);
+  }
+}
+
+TEST_F(GenerationTest, TokensOfThinkingAreCounted) {
+  use_text(kHermesTemplate, {.tools = "none", .reasoning = "qwen3"});
+  RequestId id = 0;
+  for (const std::string& said : {std::string("<think>12345</think>abc"), std::string("<think>12345")}) {
+    ++id;
+    auto exchange = post(read_chat, R"({"messages":[{"role":"user","content":"a"}]})");
+    ASSERT_NE(engine_.wait_for(id), nullptr);
+    say(id, said);
+    engine_.tell(id, {.finish_reason = FinishReason::kLength});
+    const json::object usage = answer_of(*exchange).at("usage").as_object();
+    EXPECT_EQ(usage.at("completion_tokens"), said.size());
+    // A token a byte: the tag's bytes are held until the tag is whole, and then end the thinking.
+    const int64_t num_thought = usage.at("completion_tokens_details").at("reasoning_tokens").as_int64();
+    EXPECT_GE(num_thought, 5);
+    EXPECT_LT(num_thought, 5 + 8);
+  }
+}
 
 TEST_F(GenerationTest, ThinkingAndCallsAreStreamedApart) {
   use_text(kHermesTemplate, {.tools = "hermes", .reasoning = "qwen3"});
@@ -435,6 +514,7 @@ TEST_F(GenerationTest, ARequiredCallIsConstrained) {
   answer_of(*exchange);
 }
 
+// F084, F086.
 TEST_F(GenerationTest, FormsThatMakeNoSenseAreRefusedWithTheirField) {
   const std::pair<std::string, const char*> cases[] = {
       {R"("guided_regex":"foo**")", "guided_regex"},

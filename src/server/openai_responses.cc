@@ -15,10 +15,14 @@ AnswerHead make_head(std::string_view id_prefix, const HttpExchange& exchange, s
 }
 
 json::object usage_to_json(const Usage& usage) {
-  return {{"prompt_tokens", usage.num_prompt_tokens},
-          {"completion_tokens", usage.num_completion_tokens},
-          {"total_tokens", usage.num_prompt_tokens + usage.num_completion_tokens},
-          {"prompt_tokens_details", json::object{{"cached_tokens", usage.num_cached_tokens}}}};
+  json::object object{{"prompt_tokens", usage.num_prompt_tokens},
+                      {"completion_tokens", usage.num_completion_tokens},
+                      {"total_tokens", usage.num_prompt_tokens + usage.num_completion_tokens},
+                      {"prompt_tokens_details", json::object{{"cached_tokens", usage.num_cached_tokens}}}};
+  if (usage.num_reasoning_tokens.has_value()) {
+    object["completion_tokens_details"] = json::object{{"reasoning_tokens", *usage.num_reasoning_tokens}};
+  }
+  return object;
 }
 
 double finite_logprob(float logprob) {

@@ -162,11 +162,13 @@ void read_prompts(FieldReader& reader, std::string_view name, size_t max_prompts
   }
 }
 
-ApiResult<CompletionRequest> parse_completion_request(std::string_view text, const ApiLimits& limits) {
+ApiResult<CompletionRequest> parse_completion_request(std::string_view text, const ApiLimits& limits,
+                                                      const SamplingParams& defaults) {
   const Result<json::object> body = parse_body(text);
   if (!body.is_ok()) return ApiError{body.status(), {}, {}};
   FieldReader reader(body.value());
   CompletionRequest request;
+  request.sampling.params = defaults;
   constexpr UnsupportedField kUnsupported[] = {
       {"suffix", "no model here fills in the middle of a text; put the prompt together yourself"},
   };
@@ -215,12 +217,14 @@ ApiResult<EmbeddingRequest> parse_embedding_request(std::string_view text, const
   return request;
 }
 
-ApiResult<ChatRequest> parse_chat_request(std::string_view text, const ApiLimits& limits) {
+ApiResult<ChatRequest> parse_chat_request(std::string_view text, const ApiLimits& limits,
+                                          const SamplingParams& defaults) {
   const Result<json::object> parsed = parse_body(text);
   if (!parsed.is_ok()) return ApiError{parsed.status(), {}, {}};
   const json::object& body = parsed.value();
   FieldReader reader(body);
   ChatRequest request;
+  request.sampling.params = defaults;
   constexpr UnsupportedField kUnsupported[] = {
       {"functions", "it is the old form; send tools"},
       {"function_call", "it is the old form; send tool_choice"},

@@ -107,8 +107,11 @@ struct EmbeddingRequest {
   std::string user;
 };
 
-ApiResult<CompletionRequest> parse_completion_request(std::string_view body, const ApiLimits& limits);
-ApiResult<ChatRequest> parse_chat_request(std::string_view body, const ApiLimits& limits);
+// `defaults`: of the sampling fields that the body leaves out.
+ApiResult<CompletionRequest> parse_completion_request(std::string_view body, const ApiLimits& limits,
+                                                      const SamplingParams& defaults);
+ApiResult<ChatRequest> parse_chat_request(std::string_view body, const ApiLimits& limits,
+                                          const SamplingParams& defaults);
 ApiResult<EmbeddingRequest> parse_embedding_request(std::string_view body, const ApiLimits& limits);
 
 // The field that a message such as "logit_bias: token id 7 is not in the vocabulary" is about, else empty: messages of

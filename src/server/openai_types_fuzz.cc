@@ -31,7 +31,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view body(reinterpret_cast<const char*>(data) + 1, size - 1);
   const quire::ApiLimits limits;
   if (data[0] % 3 == 0) {
-    const auto parsed = quire::parse_completion_request(body, limits);
+    const auto parsed = quire::parse_completion_request(body, limits, {});
     if (const auto* error = std::get_if<quire::ApiError>(&parsed)) {
       check_error(*error);
     } else {
@@ -41,7 +41,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       CHECK(request.best_of >= request.sampling.params.n && request.best_of <= limits.max_n);
     }
   } else if (data[0] % 3 == 1) {
-    const auto parsed = quire::parse_chat_request(body, limits);
+    const auto parsed = quire::parse_chat_request(body, limits, {});
     if (const auto* error = std::get_if<quire::ApiError>(&parsed)) {
       check_error(*error);
     } else {

@@ -6,7 +6,7 @@ namespace quire {
 namespace {
 
 CompletionRequest completion(const std::string& body) {
-  auto parsed = parse_completion_request(body, {});
+  auto parsed = parse_completion_request(body, {}, {});
   if (const ApiError* error = std::get_if<ApiError>(&parsed)) {
     ADD_FAILURE() << body << ": " << error->status.message();
     return {};
@@ -15,7 +15,7 @@ CompletionRequest completion(const std::string& body) {
 }
 
 ChatRequest chat(const std::string& fields) {
-  auto parsed = parse_chat_request(R"({"messages":[{"role":"user","content":"hi"}])" + fields + "}", {});
+  auto parsed = parse_chat_request(R"({"messages":[{"role":"user","content":"hi"}])" + fields + "}", {}, {});
   if (const ApiError* error = std::get_if<ApiError>(&parsed)) {
     ADD_FAILURE() << fields << ": " << error->status.message();
     return {};
@@ -82,6 +82,7 @@ TEST(CompletionBody, ReadsItsFields) {
   EXPECT_TRUE(stream.is_on && stream.includes_usage && !stream.has_usage_in_every_chunk);
 }
 
+// F032, F034, F038, F078.
 TEST(CompletionBody, SaysWhatIsWrongAndWhere) {
   std::string many_prompts = R"({"prompt":["a")";
   for (int i = 0; i < 5000; ++i) many_prompts += R"(,"a")";
@@ -128,7 +129,7 @@ TEST(CompletionBody, SaysWhatIsWrongAndWhere) {
           {std::string("{\"prompt\":\"a\0b\"}", 16), "", "JSON"},
           {R"({"prompt":)" + std::string(100'000, '[') + "1" + std::string(100'000, ']') + "}", "", "nests deeper"},
       },
-      parse_completion_request);
+      [](std::string_view body, const ApiLimits& limits) { return parse_completion_request(body, limits, {}); });
 }
 
 TEST(ChatBody, TextPartsAreJoinedAndCallsGetObjects) {
@@ -137,7 +138,7 @@ TEST(ChatBody, TextPartsAreJoinedAndCallsGetObjects) {
           {"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function",
             "function":{"name":"f","arguments":"{\"x\": 1}"}}]},
           {"role":"tool","tool_call_id":"1","content":"42"}]})",
-      {});
+      {}, {});
   ASSERT_TRUE(std::holds_alternative<ChatRequest>(parsed));
   const auto& messages = std::get<ChatRequest>(parsed).conversation.at("messages").as_array();
   EXPECT_EQ(messages[0].at("content").as_string(), "a\nb");
@@ -179,6 +180,7 @@ TEST(ChatBody, ReadsToolsAndTheirChoice) {
   EXPECT_EQ(chat("").tool_choice.kind, ToolChoiceRequest::Kind::kNone);
 }
 
+// F034, F038.
 TEST(ChatBody, SaysWhatIsWrongAndWhere) {
   const std::string head = R"({"messages":[{"role":"user","content":"hi"}],)";
   expect_refused(
@@ -208,7 +210,7 @@ TEST(ChatBody, SaysWhatIsWrongAndWhere) {
           {head + R"("chat_template_kwargs":[]})", "chat_template_kwargs", "object"},
           {head + R"("truncate_prompt_tokens":10})", "truncate_prompt_tokens", "never cut"},
       },
-      parse_chat_request);
+      [](std::string_view body, const ApiLimits& limits) { return parse_chat_request(body, limits, {}); });
 }
 
 TEST(EmbeddingBody, ReadsAndRefuses) {

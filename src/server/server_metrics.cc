@@ -35,8 +35,16 @@ ServerMetrics::ServerMetrics(MetricRegistry& registry, const MetricLabels& model
       gpu_cache_usage(
           registry.gauge("vllm:gpu_cache_usage_perc", "Share of the KV pages in use, 0 to 1 (the older name).", model)),
       cpu_cache_usage(registry.gauge("vllm:cpu_cache_usage_perc", "Share of the swap space in use, 0 to 1.", model)),
+      num_kv_pages(registry.gauge("quire_kv_pages", "KV pages that there are.", model)),
+      num_kv_pages_used(registry.gauge("quire_kv_pages_used", "KV pages that requests hold.", model)),
+      num_kv_pages_cached(
+          registry.gauge("quire_kv_pages_cached", "KV pages that nobody holds, kept by the prefix cache.", model)),
+      num_swap_pages_used(registry.gauge("quire_swap_pages_used", "Pages of the swap space in use.", model)),
       num_preemptions(registry.counter("vllm:num_preemptions_total",
                                        "How often a running sequence had to give way to others.", model)),
+      num_swap_outs(registry.counter("quire_swap_outs_total",
+                                     "Sequences that gave way and whose pages went to the swap space.", model)),
+      num_swap_ins(registry.counter("quire_swap_ins_total", "Sequences that came back from the swap space.", model)),
       prefix_cache_queries(registry.counter("vllm:prefix_cache_queries_total",
                                             "Prompt tokens that were looked up in the prefix cache.", model)),
       prefix_cache_hits(registry.counter("vllm:prefix_cache_hits_total",
@@ -103,7 +111,13 @@ void set_engine_metrics(ServerMetrics& metrics, const EngineSnapshot& snapshot) 
   const double swapped =
       stats.num_swap_pages > 0 ? static_cast<double>(stats.num_swap_pages_used) / stats.num_swap_pages : 0.0;
   metrics.cpu_cache_usage.set(swapped);
+  metrics.num_kv_pages.set(stats.num_pages);
+  metrics.num_kv_pages_used.set(stats.num_pages_used);
+  metrics.num_kv_pages_cached.set(stats.num_pages_cached);
+  metrics.num_swap_pages_used.set(stats.num_swap_pages_used);
   metrics.num_preemptions.raise_to(static_cast<double>(stats.num_preemptions));
+  metrics.num_swap_outs.raise_to(static_cast<double>(stats.num_swap_outs));
+  metrics.num_swap_ins.raise_to(static_cast<double>(stats.num_swap_ins));
   metrics.prefix_cache_queries.raise_to(static_cast<double>(stats.num_queried_tokens));
   metrics.prefix_cache_hits.raise_to(static_cast<double>(stats.num_cached_tokens));
   std::array<uint64_t, EngineStats::kStepTokenBounds.size() + 1> steps{};

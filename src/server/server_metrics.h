@@ -24,7 +24,13 @@ struct ServerMetrics {
   Gauge& kv_cache_usage;
   Gauge& gpu_cache_usage;  // its older name, which dashboards still ask for
   Gauge& cpu_cache_usage;
+  Gauge& num_kv_pages;
+  Gauge& num_kv_pages_used;
+  Gauge& num_kv_pages_cached;
+  Gauge& num_swap_pages_used;
   Counter& num_preemptions;
+  Counter& num_swap_outs;
+  Counter& num_swap_ins;
   Counter& prefix_cache_queries;
   Counter& prefix_cache_hits;
   Histogram& iteration_tokens;
@@ -78,6 +84,9 @@ class RequestMeter {
   // All choices have ended. `first_scheduled`: when the engine took the request out of its queue (a default-constructed
   // time: never).
   void finish(FinishReason reason, TimePoint first_scheduled, TimePoint time = std::chrono::steady_clock::now());
+
+  // The engine refused the request: it is in no series.
+  void discard() { is_finished_ = true; }
 
   int64_t num_generated_tokens() const { return num_generated_; }
   double queue_seconds() const { return queue_seconds_; }              // after finish; negative: never scheduled

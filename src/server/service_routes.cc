@@ -1,6 +1,7 @@
 #include "server/service_routes.h"
 
 #include <boost/json.hpp>
+#include <cmath>
 
 #include "server/api_error.h"
 #include "server/openapi.h"
@@ -55,6 +56,13 @@ RouteHandler answer(std::function<HttpResponse(const HttpRequest&)> make) {
 }
 
 }  // namespace
+
+Status check_progress(const EngineLoop& loop, double timeout_s) {
+  RETURN_IF_ERROR(loop.failure());
+  const double seconds = loop.seconds_since_progress();
+  if (seconds <= timeout_s) return ok_status();
+  return unavailable("the engine has work and has ended no step for " + std::to_string(std::llround(seconds)) + " s");
+}
 
 void register_service_routes(RouteTable& routes, const ServiceRoutesContext& context) {
   const auto state = context.state;

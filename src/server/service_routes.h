@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "engine/engine_loop.h"
 #include "server/routes.h"
 
 namespace quire {
@@ -50,6 +51,9 @@ struct ServiceRoutesContext {
   std::function<std::string()> metrics_text;
   ServedModel model;  // no names while it is loaded
 };
+
+// For check_health: not ok once the loop has failed, or has work and has ended no step for `timeout_s`.
+Status check_progress(const EngineLoop& loop, double timeout_s);
 
 void register_service_routes(RouteTable& routes, const ServiceRoutesContext& context);
 

@@ -30,7 +30,7 @@ std::optional<HttpResponse> wrong_model(const ApiContext& context, const std::st
 }
 
 Result<std::vector<int32_t>> tokenize_chat(const ApiContext& context, const HttpRequest& request, HttpResponse& error) {
-  const ApiResult<ChatRequest> parsed = parse_chat_request(request.body, context.limits);
+  const ApiResult<ChatRequest> parsed = parse_chat_request(request.body, context.limits, {});
   if (const ApiError* wrong = std::get_if<ApiError>(&parsed)) {
     error = refuse(*wrong);
     return wrong->status;

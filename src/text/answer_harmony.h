@@ -21,6 +21,7 @@ class HarmonyReader {
   void add(std::string_view text);
   void add_special(std::string_view piece);
   void finish();
+  bool is_reasoning() const { return mode_ == Mode::kBody && body_ == Body::kReasoning; }
 
  private:
   enum class Mode : uint8_t { kHeader, kBody };

@@ -359,6 +359,11 @@ void AnswerParser::finish(std::vector<AnswerDelta>* out) {
   impl_->finish();
 }
 
+bool AnswerParser::is_reasoning() const {
+  if (impl_->harmony) return impl_->harmony->is_reasoning();
+  return impl_->mode == Impl::Mode::kReasoning;
+}
+
 int AnswerParser::num_tool_calls() const {
   return impl_->writer.num_calls();
 }

@@ -59,6 +59,7 @@ class AnswerParser {
   // The answer has ended; nothing may be added after it.
   void finish(std::vector<AnswerDelta>* out);
 
+  bool is_reasoning() const;   // in the middle of thinking that is told apart
   int num_tool_calls() const;  // begun so far; above 0 the finish reason is "tool_calls"
 
  private:

@@ -86,6 +86,10 @@ Result<StepOutput> HistoryModel::forward(StepContext& context, const StepBatch& 
   const int32_t* positions = batch.positions.data<int32_t>();
   std::vector<uint64_t> hashes(static_cast<size_t>(batch.num_tokens), 0);
   std::vector<bool> is_poisoned(static_cast<size_t>(batch.num_tokens), false);
+  // Rows that nobody asks for are not looked at: a long prompt would take the square of its length.
+  const int32_t* rows = batch.output_rows.data<int32_t>();
+  std::vector<bool> is_wanted(static_cast<size_t>(batch.num_tokens), false);
+  for (int64_t r = 0; r < batch.output_rows.size(0); ++r) is_wanted[static_cast<size_t>(rows[r])] = true;
   for (int layer = 0; layer < config_.num_layers; ++layer) {
     const PagedKv& kv = context.layer_kv[static_cast<size_t>(layer)];
     const AttentionBatch& attention =
@@ -108,6 +112,7 @@ Result<StepOutput> HistoryModel::forward(StepContext& context, const StepBatch& 
         const int position = lengths[s] - (starts[s + 1] - t);
         EXPECT_EQ(position, positions[t]);
         const size_t row = static_cast<size_t>(t);
+        if (!is_wanted[row]) continue;
         for (int j = window > 0 ? std::max(0, position - window + 1) : 0; j <= position; ++j) {
           const int32_t page = pages[j / kv.page_size];
           EXPECT_GE(page, 0);
@@ -119,7 +124,6 @@ Result<StepOutput> HistoryModel::forward(StepContext& context, const StepBatch& 
       }
     }
   }
-  const int32_t* rows = batch.output_rows.data<int32_t>();
   for (int64_t r = 0; r < num_logit_rows; ++r) {
     const size_t row = static_cast<size_t>(rows[r]);
     fill_logits(hashes[row], is_poisoned[row], output.logits.data<float>() + r * kHistoryVocab);
