@@ -154,7 +154,10 @@ TEST_F(LiveEngineTest, TwoHalvesOfThePoolBothEnd) {
   for (const int64_t num_swap_pages : {0, 64}) {
     make({.num_pages = 64, .max_context = 500, .num_swap_pages = num_swap_pages});
     const std::vector<int32_t> prompts[] = {prompt_of(240, 1), prompt_of(240, 7)};
+    is_held_ = true;
     const Exchange exchanges[] = {complete(prompts[0], 200), complete(prompts[1], 200)};
+    ASSERT_TRUE(becomes([this] { return loop_->snapshot().num_active == 2; }));
+    is_held_ = false;
     for (int i = 0; i < 2; ++i) {
       EXPECT_EQ(tokens_of(answer_of(*exchanges[i])), model_->expected_greedy(prompts[i], 200));
     }
