@@ -445,9 +445,24 @@ class EndTest(unittest.TestCase):
         server = Server("--drain-timeout", "0.2")
         connection, answer = server.stream(max_tokens=1900)
         answer.readline()
+        whole = []
+        body = {"prompt": "x", "max_tokens": 1900, "ignore_eos": True}
+        waiting = threading.Thread(target=lambda: whole.append(server.post("/v1/completions", body)))
+        waiting.start()
+        time.sleep(0.5)
         server.process.terminate()
         self.assertEqual(server.process.wait(timeout=30), 0)
-        self.read_to_the_end(answer)
+        # Those that were cut off are told so: a stream by an error event, others by a status.
+        events = [line for line in answer.read().decode().splitlines() if line.startswith("data: ")]
+        self.assertIn("error", json.loads(events[-1].removeprefix("data: ")), events[-1])
+        waiting.join(10)
+        self.assertEqual(whole[0][0], 503, whole)
+
+    def test_a_prefix_file_that_cannot_be_written_is_refused_at_start(self):
+        command = [QUIRE, "serve", MODEL, "--prefix-cache-file", "/nonexistent/folder/prefixes"]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        self.assertEqual(ended.returncode, 1)
+        self.assertIn("--prefix-cache-file /nonexistent/folder/prefixes could not be written", ended.stderr)
 
     @staticmethod
     def read_to_the_end(answer):

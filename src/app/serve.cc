@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <ctime>
+#include <filesystem>
 #include <fstream>
 #include <thread>
 
@@ -37,6 +38,10 @@ using namespace std::chrono_literals;
 constexpr auto kFailureCheckInterval = 1s;
 // After the drain: answers that are complete still travel to clients.
 constexpr auto kLastAnswersTimeout = 5s;
+// Requests that were cut off are told so.
+constexpr auto kLastErrorsTimeout = 1s;
+// A step takes a fraction of a second: one that is not over by then never will be.
+constexpr auto kStopTimeout = 20s;
 
 std::chrono::milliseconds to_milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1e3));
@@ -79,6 +84,36 @@ class Signals {
   int event_fd_ = -1;
 };
 
+// While the server ends: a step that never returns may not keep the process. A further signal, or too long a time, ends
+// it then and there.
+class StopGuard {
+ public:
+  StopGuard(Signals& signals, Console& console) : signals_(signals), console_(console), thread_([this] { watch(); }) {}
+  ~StopGuard() {
+    has_stopped_ = true;
+    signals_.wake();
+    thread_.join();
+  }
+  StopGuard(const StopGuard&) = delete;
+
+ private:
+  void watch() {
+    const auto deadline = std::chrono::steady_clock::now() + kStopTimeout;
+    while (!has_stopped_) {
+      const int signal = signals_.wait(100ms);
+      if (has_stopped_) return;
+      if (signal != SIGTERM && signal != SIGINT && std::chrono::steady_clock::now() < deadline) continue;
+      console_.error("a step does not come to its end: stopped without it");
+      std::_Exit(kExitWorldWrong);
+    }
+  }
+
+  Signals& signals_;
+  Console& console_;
+  std::atomic<bool> has_stopped_ = false;
+  std::thread thread_;
+};
+
 // A connection takes a file descriptor, and the usual limit of 1024 is soon reached.
 void raise_descriptor_limit() {
   rlimit limit{};
@@ -100,8 +135,17 @@ void set_process_metrics(MetricRegistry& registry) {
       .raise_to(static_cast<double>(std::clock()) / CLOCKS_PER_SEC);
 }
 
-// All of a running server. Members are destroyed from below: the sockets first, then the loop, which ends every
-// request, then the pool, which tells their exchanges.
+// Said before hours of serving, not after them.
+Status check_prefix_cache_file(const std::string& file) {
+  if (file.empty()) return ok_status();
+  std::filesystem::path folder = std::filesystem::path(file).parent_path();
+  if (folder.empty()) folder = ".";
+  if (::access(folder.c_str(), W_OK | X_OK) == 0) return ok_status();
+  return invalid_argument("--prefix-cache-file " + file + " could not be written at the end: " + folder.string() +
+                          " is no folder that this user may write to");
+}
+
+// All of a running server. Ended by stop(); where it never ran, members are destroyed from below, the sockets first.
 class Server {
  public:
   Server(const ServeFlags& flags, Console& console)
@@ -124,6 +168,7 @@ class Server {
   Status wait_for_end();
   void reload_keys();
   void drain();
+  void stop();
   Status save_prefixes();
   ServiceRoutesContext service_context();
 
@@ -324,6 +369,17 @@ void Server::drain() {
   }
 }
 
+// The loop first, so that requests which still run are answered with what cut them off; then the sockets, and the pool
+// last: handlers use it, and its last tasks call the loop.
+void Server::stop() {
+  const StopGuard guard(signals_, console_);
+  http_->begin_stop();
+  loop_->stop();
+  static_cast<void>(http_->wait_until_stopped(kLastErrorsTimeout));
+  http_.reset();
+  pool_.reset();
+}
+
 Status Server::save_prefixes() {
   if (flags_.prefix_cache_file.empty()) return ok_status();
   return session_.engine->save_prefix_cache(flags_.prefix_cache_file);
@@ -364,15 +420,14 @@ Status Server::run() {
   const Status ended = wait_for_end();
   if (ended.is_ok()) drain();
   state_->set_draining();
-  http_.reset();
-  loop_->stop();  // what still ran gets its last event
-  pool_.reset();  // its last tasks still call the loop
+  stop();
   RETURN_IF_ERROR(ended);
   return save_prefixes();
 }
 
 Status run(const ServeFlags& flags) {
   RETURN_IF_ERROR(check_supported(flags.engine));
+  RETURN_IF_ERROR(check_prefix_cache_file(flags.prefix_cache_file));
   Console console(parse_log_level(flags.engine.log_level));
   Server server(flags, console);
   return server.run();
