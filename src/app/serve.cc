@@ -9,6 +9,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -42,6 +43,7 @@ constexpr auto kLastAnswersTimeout = 5s;
 constexpr auto kLastErrorsTimeout = 1s;
 // A step takes a fraction of a second: one that is not over by then never will be.
 constexpr auto kStopTimeout = 20s;
+constexpr auto kImpatientStopTimeout = 3s;  // from a further signal on
 
 std::chrono::milliseconds to_milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1e3));
@@ -84,8 +86,8 @@ class Signals {
   int event_fd_ = -1;
 };
 
-// While the server ends: a step that never returns may not keep the process. A further signal, or too long a time, ends
-// it then and there.
+// While the server ends: a step that never returns may not keep the process. After too long a time, or soon after a
+// further signal, it ends without that step.
 class StopGuard {
  public:
   StopGuard(Signals& signals, Console& console) : signals_(signals), console_(console), thread_([this] { watch(); }) {}
@@ -98,14 +100,16 @@ class StopGuard {
 
  private:
   void watch() {
-    const auto deadline = std::chrono::steady_clock::now() + kStopTimeout;
-    while (!has_stopped_) {
+    auto deadline = std::chrono::steady_clock::now() + kStopTimeout;
+    while (std::chrono::steady_clock::now() < deadline) {
       const int signal = signals_.wait(100ms);
       if (has_stopped_) return;
-      if (signal != SIGTERM && signal != SIGINT && std::chrono::steady_clock::now() < deadline) continue;
-      console_.error("a step does not come to its end: stopped without it");
-      std::_Exit(kExitWorldWrong);
+      if (signal == SIGTERM || signal == SIGINT) {
+        deadline = std::min(deadline, std::chrono::steady_clock::now() + kImpatientStopTimeout);
+      }
     }
+    console_.error("a step does not come to its end: stopped without it");
+    std::_Exit(kExitWorldWrong);
   }
 
   Signals& signals_;
