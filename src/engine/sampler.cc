@@ -173,10 +173,11 @@ std::span<const float> Sampler::adjust(const SampleCall& call) {
     for (const auto& [token, num_in_output] : call.state.counts.entries()) {
       if (!is_valid(token)) continue;
       float& logit = row[static_cast<size_t>(token)];
-      logit = logit > 0.0f ? logit / params.repetition_penalty : logit * params.repetition_penalty;
-      if (num_in_output > 0) {
-        logit -= params.frequency_penalty * static_cast<float>(num_in_output) + params.presence_penalty;
-      }
+      // Selected rather than branched on, because no processor can guess the sign of a logit; x / 1 and x * 1 are x.
+      const float divisor = logit > 0.0f ? params.repetition_penalty : 1.0f;
+      const float factor = logit > 0.0f ? 1.0f : params.repetition_penalty;
+      const float presence = num_in_output > 0 ? params.presence_penalty : 0.0f;
+      logit = logit / divisor * factor - (params.frequency_penalty * static_cast<float>(num_in_output) + presence);
     }
   }
   for (const auto& [token, bias] : params.logit_bias) {
