@@ -2,10 +2,10 @@
 #include "engine/sampler.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 
+#include "base/exp_nonpositive.h"
 #include "engine/philox.h"
 
 namespace quire {
@@ -18,25 +18,6 @@ constexpr float kGreedyTemperature = 1e-5f;
 constexpr float kNegligible = -45.0f;
 // What a log-probability of minus infinity is reported as: JSON has no infinities.
 constexpr float kLowestLogprob = -9999.0f;
-
-// exp(x) for x <= 0, to about one unit in the last place; exp(-87) = 2e-38 for all below. Branchless, so that loops
-// over a vocabulary are vectorised.
-inline float exp_nonpositive(float x) {
-  const float clamped = x < -87.0f ? -87.0f : x;
-  // Adding and taking away 1.5 * 2^23 rounds to the nearest integer.
-  const float n = (clamped * 1.44269504f + 12582912.0f) - 12582912.0f;
-  // ln 2 in two parts, the first with few bits, so that n * part is exact.
-  const float r = (clamped - n * 0.693359375f) + n * 2.12194440e-4f;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * r * r + r + 1.0f;
-  const float scale = std::bit_cast<float>((static_cast<int32_t>(n) + 127) << 23);
-  return p * scale;
-}
 
 struct BestLogit {
   float value = kNever;

@@ -1,10 +1,11 @@
 #include "ops/sample_rows.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <vector>
+
+#include "base/exp_nonpositive.h"
 
 namespace quire {
 
@@ -17,18 +18,7 @@ struct Candidate {
 };
 
 uint64_t token_weight(float x) {
-  const float n = (x * 1.44269504f + 12582912.0f) - 12582912.0f;
-  // ln 2 in two parts, the first with few bits, so that n * part is exact.
-  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * r * r + r + 1.0f;
-  const float scale = std::bit_cast<float>((static_cast<int32_t>(n) + 127) << 23);
-  return static_cast<uint64_t>(p * scale * kTokenWeightScale);
+  return static_cast<uint64_t>(exp_nonpositive(x) * kTokenWeightScale);
 }
 
 __extension__ using Wide = unsigned __int128;
