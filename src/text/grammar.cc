@@ -66,6 +66,9 @@ size_t Grammar::num_bytes() const {
 int Grammar::num_rules() const {
   return static_cast<int>(impl_->automaton.rules.size());
 }
+int64_t Grammar::num_compile_steps() const {
+  return impl_->automaton.num_compile_steps;
+}
 int Grammar::num_states() const {
   return impl_->automaton.num_states();
 }

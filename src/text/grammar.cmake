@@ -20,6 +20,7 @@ quire_library(quire_grammar
   grammar_schema.cc
   grammar_schema_array.cc
   grammar_schema_document.cc
+  grammar_schema_members.cc
   grammar_schema_merge.cc
   grammar_schema_object.cc
   grammar_schema_string.cc
@@ -31,7 +32,7 @@ target_link_libraries(quire_grammar PUBLIC quire_base quire_text_tokenizer PRIVA
 target_link_libraries(quire_text INTERFACE quire_grammar)
 
 quire_test(text_grammar_test
-  SOURCES grammar_ebnf_test.cc grammar_matcher_test.cc grammar_regex_test.cc grammar_schema_test.cc
+  SOURCES grammar_ebnf_test.cc grammar_matcher_test.cc grammar_regex_test.cc grammar_schema_test.cc grammar_work_test.cc
   LIBS quire_grammar)
 quire_fuzzer(grammar_source_fuzz SOURCES grammar_source_fuzz.cc LIBS quire_grammar)
 quire_fuzzer(grammar_matcher_fuzz SOURCES grammar_matcher_fuzz.cc LIBS quire_grammar)

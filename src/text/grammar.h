@@ -22,6 +22,8 @@ struct GrammarLimits {
   int max_rules = 20'000;        // and no more rules in a row without a byte between them than max_depth * 4
   int max_states = 400'000;      // of the automaton, all rules together
   int max_repetition = 100'000;  // of a bound {m,n}, nested bounds multiplied
+  // Of the compiler's loops: some 0.3 s of one core, since a thread that others wait for does it.
+  int64_t max_compile_steps = 20'000'000;
 };
 
 // White space between the tokens of JSON. A model may not write blanks for ever in any of them.
@@ -67,6 +69,7 @@ class Grammar {
   size_t num_bytes() const;
   int num_rules() const;
   int num_states() const;
+  int64_t num_compile_steps() const;  // of GrammarLimits::max_compile_steps
 
  private:
   friend class GrammarBuilder;

@@ -50,6 +50,7 @@ struct Automaton {
   std::vector<int32_t> rule_of_state;
   int32_t root_rule = 0;
   bool may_be_empty = false;
+  int64_t num_compile_steps = 0;
 
   std::array<uint8_t, 256> class_of_byte{};
   int num_classes = 0;

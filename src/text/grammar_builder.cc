@@ -103,7 +103,7 @@ GrammarBuilder::Node GrammarBuilder::json_string() {
 }
 
 Result<GrammarBuilder::Node> GrammarBuilder::regex(std::string_view pattern) {
-  ASSIGN_OR_RETURN(const internal::RegexNode tree, internal::parse_regex(pattern, pool_->limits()));
+  ASSIGN_OR_RETURN(const internal::RegexNode tree, internal::parse_regex(pattern, pool_->limits(), pool_->work()));
   ASSIGN_OR_RETURN(const internal::NodeIndex node, internal::regex_to_node(*pool_, tree, {}));
   return Node{node};
 }

@@ -26,12 +26,12 @@ Status check_sources(const NodePool& pool) {
 }
 
 // Several targets for a byte are allowed where a deterministic automaton would be much larger.
-StateGraph simplify(const StateGraph& graph) {
+StateGraph simplify(const StateGraph& graph, CompileWork& work) {
   const size_t max_states = 4 * graph.states.size() + 256;
-  if (std::optional<StateGraph> deterministic = determinize(graph, max_states)) {
-    return join_equal_ends(*deterministic);
+  if (std::optional<StateGraph> deterministic = determinize(graph, max_states, work)) {
+    return join_equal_ends(std::move(*deterministic), work);
   }
-  return remove_empty_edges(graph);
+  return remove_empty_edges(graph, work);
 }
 
 // Drops edges from which no end can be reached because they call rules that never end, or lead to such calls.
@@ -69,7 +69,7 @@ class DeadEndRemoval {
           return !ends(r, edge.target) || (edge.kind == Kind::kCall && !rule_ends(edge.index));
         });
       }
-      graphs_[r] = remove_dead_states(graphs_[r]);
+      graphs_[r] = remove_dead_states(std::move(graphs_[r]));
     }
   }
 
@@ -207,7 +207,8 @@ Result<Automaton> compile_grammar(const NodePool& pool, NodeIndex root) {
   RETURN_IF_ERROR(check_sources(pool));
   const auto max_states = static_cast<size_t>(pool.limits().max_states);
   ASSIGN_OR_RETURN(LoweredGrammar lowered, lower_grammar(pool, root));
-  RETURN_IF_ERROR(remove_left_recursion(lowered, max_states));
+  CompileWork& work = pool.work();
+  RETURN_IF_ERROR(remove_left_recursion(lowered, max_states, work));
 
   Automaton automaton;
   automaton.root_rule = lowered.root_rule;
@@ -216,10 +217,11 @@ Result<Automaton> compile_grammar(const NodePool& pool, NodeIndex root) {
   std::vector<StateGraph> graphs;
   size_t num_states = 0;
   for (LoweredRule& rule : lowered.rules) {
-    graphs.push_back(simplify(rule.graph));
+    graphs.push_back(simplify(rule.graph, work));
     automaton.rules.push_back({.start = 0, .rank = 0, .only_without_special = rule.only_without_special});
     num_states += graphs.back().states.size();
     rule.graph = StateGraph();
+    RETURN_IF_ERROR(work.status());
     if (num_states > max_states) {
       return resource_exhausted("the grammar needs more than " + std::to_string(max_states) + " states");
     }
@@ -233,6 +235,7 @@ Result<Automaton> compile_grammar(const NodePool& pool, NodeIndex root) {
   RETURN_IF_ERROR(rank_rules(graphs, pool.limits().max_depth * 4, automaton.rules));
   make_byte_classes(graphs, automaton);
   flatten(graphs, automaton);
+  automaton.num_compile_steps = work.num_steps();
   return automaton;
 }
 

@@ -213,8 +213,9 @@ Result<NodeIndex> number_in_limits(NodePool& pool, const NumberLimits& limits) {
   const Decimal zero;
   auto all_of = [&](std::vector<NodeIndex> parts) -> Result<NodeIndex> {
     ASSIGN_OR_RETURN(StateGraph both, lower_regular(pool, parts[0]));
-    auto meet = [&both](const StateGraph& other) -> Status {
-      std::optional<StateGraph> met = intersect(both, other, kMaxNumberStates);
+    auto meet = [&both, &pool](const StateGraph& other) -> Status {
+      std::optional<StateGraph> met = intersect(both, other, kMaxNumberStates, pool.work());
+      RETURN_IF_ERROR(pool.work().status());
       if (!met) return resource_exhausted("schema: the limits of a number need too many states; use rounder ones");
       both = std::move(*met);
       return ok_status();

@@ -75,11 +75,13 @@ NodeIndex text_without(NodePool& pool, std::span<const std::string> strings) {
   if (strings.empty()) return any_text;
   for (const std::string& text : strings) CHECK(!text.empty());
   const Result<StateGraph> utf8 = lower_regular(pool, any_text);
+  if (pool.work().is_spent()) return pool.never();  // the compilation will say so
   CHECK(utf8.is_ok());
   const StateGraph without = graph_without(strings);
   // The product has at most the states of one times those of the other.
   std::optional<StateGraph> both =
-      intersect(without, utf8.value(), (without.states.size() + 1) * (utf8.value().states.size() + 1) + 1);
+      intersect(without, utf8.value(), (without.states.size() + 1) * (utf8.value().states.size() + 1) + 1, pool.work());
+  if (pool.work().is_spent()) return pool.never();
   CHECK(both.has_value());
   return pool.graph(std::move(*both));
 }

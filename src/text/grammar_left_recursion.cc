@@ -11,24 +11,25 @@ namespace {
 using Kind = GraphEdge::Kind;
 
 // The edges that leave the start, behind any number of empty ones, go to a new start.
-void make_plain_start(LoweredRule& rule) {
+void make_plain_start(LoweredRule& rule, CompileWork& work) {
   StateGraph& graph = rule.graph;
   std::vector<bool> is_seen(graph.states.size(), false);
-  std::vector<int32_t> work{graph.start};
+  std::vector<int32_t> open{graph.start};
   is_seen[static_cast<size_t>(graph.start)] = true;
   std::vector<GraphEdge> edges;
-  while (!work.empty()) {
-    const int32_t state = work.back();
-    work.pop_back();
+  while (!open.empty()) {
+    const int32_t state = open.back();
+    open.pop_back();
     for (const GraphEdge& edge : graph.state(state).edges) {
       if (edge.kind != Kind::kEmpty) {
         edges.push_back(edge);
       } else if (!is_seen[static_cast<size_t>(edge.target)]) {
         is_seen[static_cast<size_t>(edge.target)] = true;
-        work.push_back(edge.target);
+        open.push_back(edge.target);
       }
     }
   }
+  work.spend(edges.size());
   graph.start = graph.add_state();
   graph.states.back().edges = std::move(edges);
 }
@@ -112,11 +113,14 @@ std::vector<int32_t> take_calls(StateGraph& graph, int32_t callee) {
   return targets;
 }
 
-// Instead of calling `callee` at the start and going on at `target`, `graph` holds a copy of it.
-void copy_in(StateGraph& graph, const LoweredRule& callee, int32_t target) {
+// Instead of calling `callee` at the start and going on at `target`, `graph` holds a copy of it. How many edges that
+// took.
+size_t copy_in(StateGraph& graph, const LoweredRule& callee, int32_t target) {
+  size_t num_edges = 0;
   const auto offset = static_cast<int32_t>(graph.states.size());
   for (const GraphState& state : callee.graph.states) {
     const int32_t copy = graph.add_state();
+    num_edges += state.edges.size() + 1;
     for (GraphEdge edge : state.edges) {
       edge.target += offset;
       graph.add_edge(copy, edge);
@@ -127,14 +131,15 @@ void copy_in(StateGraph& graph, const LoweredRule& callee, int32_t target) {
     edge.target += offset;
     graph.add_edge(graph.start, edge);
   }
+  return num_edges;
 }
 
 }  // namespace
 
-Status remove_left_recursion(LoweredGrammar& grammar, size_t max_states) {
+Status remove_left_recursion(LoweredGrammar& grammar, size_t max_states, CompileWork& work) {
   size_t num_states = 0;
   for (LoweredRule& rule : grammar.rules) {
-    make_plain_start(rule);
+    make_plain_start(rule, work);
     num_states += rule.graph.states.size();
   }
   for (const std::vector<int32_t>& cycle : find_cycles(grammar)) {
@@ -151,7 +156,8 @@ Status remove_left_recursion(LoweredGrammar& grammar, size_t max_states) {
                 "the grammar's rules begin with each other in too many ways (left recursion); "
                 "write them as repetitions");
           }
-          copy_in(graph, earlier, target);
+          work.spend(copy_in(graph, earlier, target));
+          RETURN_IF_ERROR(work.status());
         }
       }
       // A = A x | y is A = y x*.

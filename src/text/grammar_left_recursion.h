@@ -11,6 +11,6 @@ namespace quire::grammar_internal {
 
 // Also gives every rule a start without empty edges and without edges that lead back to it; it is not final, what may
 // be empty is known from may_be_empty. Afterwards the empty text matches no rule. Fails above max_states.
-Status remove_left_recursion(LoweredGrammar& grammar, size_t max_states);
+Status remove_left_recursion(LoweredGrammar& grammar, size_t max_states, CompileWork& work);
 
 }  // namespace quire::grammar_internal

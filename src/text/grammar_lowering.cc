@@ -1,6 +1,7 @@
 #include "text/grammar_lowering.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/check.h"
@@ -13,6 +14,8 @@ namespace {
 constexpr int64_t kMaxCopiedSize = 24;
 // A repeated part becomes a rule where its copies would take more states than this.
 constexpr int64_t kMaxRepeatedSize = 2000;
+// A repeated part that may be empty becomes a rule where there are more copies than this.
+constexpr int64_t kMaxEmptyCopies = 8;
 // A rule that is used once goes into its user's automaton up to this size.
 constexpr int64_t kMaxInlinedSize = 5000;
 // Deeper parts become rules, which bounds the recursion here.
@@ -193,7 +196,10 @@ class NodeFacts {
 class Lowering {
  public:
   Lowering(const NodePool& pool, NodeIndex root, bool is_regular)
-      : pool_(pool), facts_(pool, root), is_regular_(is_regular), max_states_(pool.limits().max_states) {}
+      : pool_(pool), is_regular_(is_regular), max_states_(pool.limits().max_states) {
+    // Regular parts have no rules of their own; and there are many of them, each a small part of the pool.
+    if (!is_regular) facts_.emplace(pool, root);
+  }
 
   Result<LoweredGrammar> run(NodeIndex root) {
     result_.root_rule = rule_of_body(root);
@@ -201,7 +207,7 @@ class Lowering {
       const auto [rule, body] = open_rules_.back();
       open_rules_.pop_back();
       LoweredRule& lowered = result_.rules[static_cast<size_t>(rule)];
-      lowered.may_be_empty = facts_.may_be_empty(body);
+      lowered.may_be_empty = !is_regular_ && facts_->may_be_empty(body);
       StateGraph graph;
       graph.start = graph.add_state();
       const int32_t final_state = graph.add_state(true);
@@ -209,6 +215,7 @@ class Lowering {
       depth_ = 0;
       lower_body(body, graph.start, final_state);
       num_states_ += graph.states.size();
+      pool_.work().spend(2 * graph.states.size());
       RETURN_IF_ERROR(check_size());
       // lower_body may have added rules.
       result_.rules[static_cast<size_t>(rule)].graph = std::move(graph);
@@ -227,7 +234,7 @@ class Lowering {
       return resource_exhausted("the grammar needs more than " + std::to_string(pool_.limits().max_rules) +
                                 " rules; make it smaller");
     }
-    return ok_status();
+    return pool_.work().status();
   }
 
   bool is_too_large() const { return num_states_ + graph_->states.size() > static_cast<size_t>(max_states_); }
@@ -243,13 +250,13 @@ class Lowering {
 
   void call(NodeIndex body, int32_t from, int32_t to) {
     graph_->add_edge(from, GraphEdge::call(rule_of_body(body), to));
-    if (facts_.may_be_empty(body)) graph_->add_edge(from, GraphEdge::empty(to));
+    if (facts_->may_be_empty(body)) graph_->add_edge(from, GraphEdge::empty(to));
   }
 
   void lower(NodeIndex index, int32_t from, int32_t to) {
     if (is_too_large()) return;
     const Node& node = pool_.node(index);
-    if (!is_regular_ && (facts_.is_own_rule(index) || (depth_ > kMaxLoweringDepth && !node.children.empty()))) {
+    if (!is_regular_ && (facts_->is_own_rule(index) || (depth_ > kMaxLoweringDepth && !node.children.empty()))) {
       call(index, from, to);
       return;
     }
@@ -325,7 +332,15 @@ class Lowering {
   // min to max copies; before each, where one is given, the separator.
   void lower_repeat(NodeIndex child, int min_count, int max_count, NodeIndex separator, int32_t from, int32_t to) {
     const int64_t num_copies = copies_of(min_count, max_count);
+    // A copy that matches nothing may as well not be there. Calls match something, so that copies are no ways around
+    // each other.
+    const bool never_empty = !is_regular_ && num_copies > kMaxEmptyCopies && facts_->may_be_empty(child);
+    if (never_empty) min_count = 0;
     auto copy = [&](int32_t begin, int32_t end) {
+      if (never_empty) {
+        graph_->add_edge(begin, GraphEdge::call(rule_of_body(child), end));
+        return;
+      }
       if (separator != kNoNode) {
         const int32_t middle = graph_->add_state();
         lower_copy(separator, num_copies, begin, middle);
@@ -358,7 +373,7 @@ class Lowering {
 
   void lower_reference(const Node& node, int32_t from, int32_t to) {
     const NodeIndex body = pool_.rules()[static_cast<size_t>(node.index)].body;
-    if (is_regular_ || (facts_.is_inlined_rule(node.index) && depth_ < kMaxLoweringDepth)) {
+    if (is_regular_ || (facts_->is_inlined_rule(node.index) && depth_ < kMaxLoweringDepth)) {
       const int32_t begin = graph_->add_state();
       const int32_t end = graph_->add_state();
       graph_->add_edge(from, GraphEdge::empty(begin));
@@ -432,7 +447,7 @@ class Lowering {
   }
 
   const NodePool& pool_;
-  const NodeFacts facts_;
+  std::optional<NodeFacts> facts_;  // not of regular parts
   const bool is_regular_;
   const int max_states_;
   LoweredGrammar result_;

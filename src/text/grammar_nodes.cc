@@ -59,6 +59,8 @@ std::vector<CodePointRange> intersect_ranges(std::span<const CodePointRange> a, 
 }
 
 NodeIndex NodePool::add(Node node) {
+  // A node is some 200 bytes, which are also looked at later.
+  work_->spend(8 + node.children.size() + node.ranges.size() + node.bytes.size() / 16);
   int depth = 0;
   for (NodeIndex child : node.children) depth = std::max(depth, this->node(child).depth);
   node.depth = depth + 1;
@@ -107,6 +109,11 @@ NodeIndex NodePool::repeat(NodeIndex child, int min_count, int max_count) {
   CHECK(max_count == -1 || max_count >= min_count);
   if (max_count == 0) return empty();
   if (min_count == 1 && max_count == 1) return child;
+  // (x?){m,n} is x{0,n}, and (x*){m,n} is x*: copies that may each be left out are ways around all others.
+  const Node& inner = this->node(child);
+  if (inner.kind == NodeKind::kRepeat && inner.min_count == 0 && (inner.max_count == 1 || inner.max_count == -1)) {
+    return repeat(inner.children[0], 0, inner.max_count == -1 ? -1 : max_count);
+  }
   const int64_t copies = max_count == -1 ? std::max(1, min_count) : max_count;
   return add({.kind = NodeKind::kRepeat,
               .min_count = min_count,

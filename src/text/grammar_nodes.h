@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,6 +13,7 @@
 
 #include "text/grammar.h"
 #include "text/grammar_state_graph.h"
+#include "text/grammar_work.h"
 
 namespace quire::grammar_internal {
 
@@ -74,7 +76,8 @@ struct Rule {
 
 class NodePool {
  public:
-  explicit NodePool(const GrammarLimits& limits) : limits_(limits) {}
+  explicit NodePool(const GrammarLimits& limits)
+      : limits_(limits), work_(std::make_unique<CompileWork>(limits.max_compile_steps)) {}
 
   NodeIndex empty();
   NodeIndex never();
@@ -96,6 +99,7 @@ class NodePool {
   const std::vector<std::string>& specials() const { return specials_; }
   const StateGraph& graph_of(const Node& node) const { return graphs_[static_cast<size_t>(node.index)]; }
   const GrammarLimits& limits() const { return limits_; }
+  CompileWork& work() const { return *work_; }  // of all that is done for this pool
 
   // Parts that are made once and used again, by a name of the maker's choosing.
   std::map<std::string, NodeIndex>& shared_parts() { return shared_parts_; }
@@ -104,6 +108,7 @@ class NodePool {
   NodeIndex add(Node node);
 
   GrammarLimits limits_;
+  std::unique_ptr<CompileWork> work_;
   std::vector<Node> nodes_;
   std::vector<Rule> rules_;
   std::vector<std::string> specials_;

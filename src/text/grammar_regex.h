@@ -22,7 +22,7 @@ struct RegexNode {
   std::vector<RegexNode> children = {};
 };
 
-Result<RegexNode> parse_regex(std::string_view pattern, const GrammarLimits& limits);
+Result<RegexNode> parse_regex(std::string_view pattern, const GrammarLimits& limits, CompileWork& work);
 
 // How many characters the matched texts have; max -1: any number.
 struct RegexLength {

@@ -15,7 +15,8 @@ using Kind = RegexNode::Kind;
 
 class RegexParser {
  public:
-  RegexParser(std::string_view pattern, const GrammarLimits& limits) : pattern_(pattern), limits_(limits) {}
+  RegexParser(std::string_view pattern, const GrammarLimits& limits, CompileWork& work)
+      : pattern_(pattern), limits_(limits), work_(work) {}
 
   Result<RegexNode> parse() {
     if (pattern_.size() > limits_.max_source_bytes) {
@@ -77,6 +78,8 @@ class RegexParser {
     while (!at_end() && peek() != '|' && peek() != ')') {
       ASSIGN_OR_RETURN(RegexNode atom, parse_atom(depth));
       ASSIGN_OR_RETURN(RegexNode part, parse_quantifier(std::move(atom)));
+      work_.spend(16 + part.ranges.size());
+      RETURN_IF_ERROR(work_.status());
       parts.push_back(std::move(part));
     }
     if (parts.size() == 1) return std::move(parts[0]);
@@ -231,6 +234,7 @@ class RegexParser {
       length = end + 1 - position_;
     }
     auto ranges = class_of_category(name);
+    work_.spend(1000);  // it looks at all code points' runs
     if (!ranges) return refused("the Unicode class \\p{" + std::string(name) + "} is not supported");
     position_ += length;
     return is_negated ? complement_ranges(*ranges) : std::move(*ranges);
@@ -302,6 +306,8 @@ class RegexParser {
         return error("an empty class []");
       }
       ASSIGN_OR_RETURN(std::vector<CodePointRange> item, parse_class_item());
+      work_.spend(4 + 2 * item.size());
+      RETURN_IF_ERROR(work_.status());
       const bool is_one = item.size() == 1 && item[0].first == item[0].last;
       if (next_is("-") && position_ + 1 < pattern_.size() && pattern_[position_ + 1] != ']') {
         if (!is_one) return error("a range of characters that begins with a class");
@@ -333,13 +339,14 @@ class RegexParser {
 
   const std::string_view pattern_;
   const GrammarLimits& limits_;
+  CompileWork& work_;
   size_t position_ = 0;
 };
 
 }  // namespace
 
-Result<RegexNode> parse_regex(std::string_view pattern, const GrammarLimits& limits) {
-  return RegexParser(pattern, limits).parse();
+Result<RegexNode> parse_regex(std::string_view pattern, const GrammarLimits& limits, CompileWork& work) {
+  return RegexParser(pattern, limits, work).parse();
 }
 
 }  // namespace quire::grammar_internal

@@ -33,6 +33,7 @@ Result<NodeIndex> SchemaCompiler::compile() {
     const auto [rule, conjunction] = std::move(open_.back());
     open_.pop_back();
     ASSIGN_OR_RETURN(const NodeIndex body, body_of(conjunction));
+    RETURN_IF_ERROR(pool_.work().status());
     pool_.define_rule(rule, body);
   }
   return root;
@@ -53,7 +54,7 @@ NodeIndex SchemaCompiler::node_for(const Conjunction& conjunction) {
 }
 
 Result<NodeIndex> SchemaCompiler::body_of(const Conjunction& conjunction) {
-  ASSIGN_OR_RETURN(const MergedSchema merged, merge_schemas(document_, conjunction, options_));
+  ASSIGN_OR_RETURN(const MergedSchema merged, merge_schemas(document_, conjunction, options_, pool_.work()));
   if (merged.is_never) return pool_.never();
   if (merged.choice != nullptr) return choice_body(merged);
   if (merged.constants) return constants_node(merged);
@@ -68,9 +69,12 @@ Result<NodeIndex> SchemaCompiler::choice_body(const MergedSchema& merged) {
     if (branches.size() > kMaxExclusiveChoices) {
       return unimplemented("schema: \"oneOf\" with more than 200 schemas is not supported; use \"anyOf\"");
     }
+    std::vector<MergedSchema> earlier;
     for (size_t i = 0; i < branches.size(); ++i) {
+      ASSIGN_OR_RETURN(MergedSchema branch, merge_schemas(document_, branches[i], options_, pool_.work()));
+      earlier.push_back(std::move(branch));
       for (size_t j = 0; j < i; ++j) {
-        ASSIGN_OR_RETURN(const bool is_apart, are_disjoint(document_, branches[i], branches[j], options_));
+        ASSIGN_OR_RETURN(const bool is_apart, are_disjoint(document_, earlier[i], earlier[j], options_, pool_.work()));
         if (is_apart) continue;
         return unimplemented("schema: a value could satisfy both schema " + std::to_string(j) + " and schema " +
                              std::to_string(i) +
@@ -118,8 +122,10 @@ Result<NodeIndex> SchemaCompiler::number_node(const MergedSchema& merged) {
 
 Result<NodeIndex> SchemaCompiler::constants_node(const MergedSchema& merged) {
   std::vector<NodeIndex> ways;
+  TextGraphs graphs;
   for (const json::value* constant : *merged.constants) {
-    ASSIGN_OR_RETURN(const bool is_allowed, accepts_typed(merged, *constant, 0));
+    ASSIGN_OR_RETURN(const bool is_allowed, accepts_typed(merged, *constant, 0, graphs));
+    RETURN_IF_ERROR(pool_.work().status());
     if (is_allowed) ways.push_back(constant_node(*constant));
   }
   return pool_.alternatives(std::move(ways));
@@ -159,15 +165,14 @@ NodeIndex SchemaCompiler::constant_node(const json::value& value) {
   return pool_.bytes(json::serialize(value));
 }
 
-Result<bool> SchemaCompiler::matches(NodeIndex regular, std::string_view text) {
+Result<StateGraph> SchemaCompiler::text_graph(NodeIndex regular) {
   ASSIGN_OR_RETURN(const StateGraph lowered, lower_regular(pool_, regular));
-  const StateGraph graph = remove_empty_edges(lowered);
-  return accepts_text(graph, text);
+  return remove_empty_edges(lowered, pool_.work());
 }
 
 Result<bool> SchemaCompiler::accepts(const Conjunction& conjunction, const json::value& value, int depth) {
   if (depth > kMaxConstantDepth) return invalid_argument("schema: a constant is nested too deep to be checked");
-  ASSIGN_OR_RETURN(const MergedSchema merged, merge_schemas(document_, conjunction, options_));
+  ASSIGN_OR_RETURN(const MergedSchema merged, merge_schemas(document_, conjunction, options_, pool_.work()));
   if (merged.is_never) return false;
   if (merged.choice != nullptr) {
     for (const json::value& choice : *merged.choice) {
@@ -180,22 +185,33 @@ Result<bool> SchemaCompiler::accepts(const Conjunction& conjunction, const json:
                                        [&](const json::value* constant) { return *constant == value; })) {
     return false;
   }
-  return accepts_typed(merged, value, depth);
+  TextGraphs graphs;
+  return accepts_typed(merged, value, depth, graphs);
 }
 
-Result<bool> SchemaCompiler::accepts_typed(const MergedSchema& merged, const json::value& value, int depth) {
+Result<bool> SchemaCompiler::accepts_typed(const MergedSchema& merged, const json::value& value, int depth,
+                                           TextGraphs& graphs) {
   if ((merged.types & types_of_value(value)) == 0) return false;
   if (value.is_string()) {
     if (merged.patterns.empty() && merged.formats.empty() && !merged.limits_length()) return true;
-    ASSIGN_OR_RETURN(const NodeIndex string, string_node(merged));
-    return matches(string, quote_json({value.get_string().data(), value.get_string().size()}));
+    if (!graphs.string) {
+      ASSIGN_OR_RETURN(const NodeIndex string, string_node(merged));
+      ASSIGN_OR_RETURN(graphs.string, text_graph(string));
+    }
+    const std::string text = quote_json({value.get_string().data(), value.get_string().size()});
+    return accepts_text(*graphs.string, text, pool_.work());
   }
   if (value.is_number() && !merged.number.is_any()) {
     const std::optional<Decimal> number = Decimal::parse(json::serialize(value));
+    if (!number) return false;
     NumberLimits limits = merged.number;
-    limits.is_integer = number && number->fraction.empty();
-    ASSIGN_OR_RETURN(const NodeIndex node, number_in_limits(pool_, limits));
-    return number ? matches(node, number->to_text()) : Result<bool>(false);
+    limits.is_integer = number->fraction.empty();
+    std::optional<StateGraph>& graph = limits.is_integer ? graphs.integer : graphs.fraction;
+    if (!graph) {
+      ASSIGN_OR_RETURN(const NodeIndex node, number_in_limits(pool_, limits));
+      ASSIGN_OR_RETURN(graph, text_graph(node));
+    }
+    return accepts_text(*graph, number->to_text(), pool_.work());
   }
   if (value.is_array()) {
     const json::array& array = value.get_array();

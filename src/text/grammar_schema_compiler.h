@@ -39,8 +39,13 @@ class SchemaCompiler {
   NodeIndex constant_node(const boost::json::value& value);
   // Whether a value that the schema itself holds satisfies it.
   Result<bool> accepts(const Conjunction& conjunction, const boost::json::value& value, int depth);
-  Result<bool> accepts_typed(const MergedSchema& merged, const boost::json::value& value, int depth);
-  Result<bool> matches(NodeIndex regular, std::string_view text);
+  // Of one merged schema, made when they are first needed: what its strings and numbers are, as texts of JSON.
+  struct TextGraphs {
+    std::optional<StateGraph> string, integer, fraction;
+  };
+  Result<bool> accepts_typed(const MergedSchema& merged, const boost::json::value& value, int depth,
+                             TextGraphs& graphs);
+  Result<StateGraph> text_graph(NodeIndex regular);
 
   // grammar_schema_string.cc
   Result<NodeIndex> string_node(const MergedSchema& merged);

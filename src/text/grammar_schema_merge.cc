@@ -4,7 +4,8 @@
 #include <cmath>
 #include <iterator>
 #include <set>
-#include <tuple>
+#include <span>
+#include <unordered_set>
 #include <utility>
 
 namespace quire::grammar_internal {
@@ -72,14 +73,36 @@ std::string number_text(const json::value& value) {
   return json::serialize(value);
 }
 
+// Values of an enum, to be asked for.
+class ConstantSet {
+ public:
+  ConstantSet(std::span<const json::value* const> values, CompileWork& work) {
+    work.spend(2 * values.size());
+    values_.reserve(values.size());
+    for (const json::value* value : values) values_.insert(value);
+  }
+  bool contains(const json::value& value) const { return values_.contains(&value); }
+
+ private:
+  struct Hash {
+    size_t operator()(const json::value* value) const { return std::hash<json::value>()(*value); }
+  };
+  struct Equal {
+    bool operator()(const json::value* a, const json::value* b) const { return *a == *b; }
+  };
+  std::unordered_set<const json::value*, Hash, Equal> values_;
+};
+
 class Merger {
  public:
-  Merger(const SchemaDocument& document, const JsonSchemaOptions& options) : document_(document), options_(options) {}
+  Merger(const SchemaDocument& document, const JsonSchemaOptions& options, CompileWork& work)
+      : document_(document), options_(options), work_(work) {}
 
   Result<MergedSchema> merge(const Conjunction& conjunction) {
     for (const SchemaPart& part : conjunction) add_part(part);
     for (size_t i = 0; i < merged_.parts.size(); ++i) {
       if (merged_.parts.size() > kMaxParts) return bad("more than 2000 schemas are joined by \"allOf\" and \"$ref\"");
+      RETURN_IF_ERROR(work_.status());
       const json::value& schema = *merged_.parts[i].schema;
       if (schema.is_bool()) {
         merged_.is_never = merged_.is_never || !schema.get_bool();
@@ -96,6 +119,7 @@ class Merger {
 
  private:
   void add_part(const SchemaPart& part) {
+    work_.spend(8 + merged_.parts.size() / 8);
     auto is_same = [&](const SchemaPart& other) { return other.schema == part.schema; };
     if (std::none_of(merged_.parts.begin(), merged_.parts.end(), is_same)) merged_.parts.push_back(part);
   }
@@ -130,6 +154,7 @@ class Merger {
       const std::string_view key(member.key().data(), member.key().size());
       const json::value& value = member.value();
       implied_types_ |= type_of_keyword(key);
+      work_.spend(8);
       RETURN_IF_ERROR(check_supported(key, value));
       RETURN_IF_ERROR(add_general(key, value, schema));
       RETURN_IF_ERROR(add_number_keyword(key, value, schema));
@@ -170,6 +195,7 @@ class Merger {
     if (key == "const") keep_constants({&value});
     if (key == "required") {
       if (!value.is_array()) return bad("\"required\" must be a list of names");
+      work_.spend(4 * value.get_array().size());
       for (const json::value& name : value.get_array()) {
         if (!name.is_string()) return bad("\"required\" must be a list of names");
         const std::string text(view(name.get_string()));
@@ -218,13 +244,14 @@ class Merger {
   }
 
   void keep_constants(const std::vector<const json::value*>& values) {
+    work_.spend(values.size());
     if (!merged_.constants) {
       merged_.constants = values;
       return;
     }
-    std::erase_if(*merged_.constants, [&](const json::value* kept) {
-      return std::none_of(values.begin(), values.end(), [&](const json::value* other) { return *other == *kept; });
-    });
+    const ConstantSet others(values, work_);
+    work_.spend(8 * merged_.constants->size());
+    std::erase_if(*merged_.constants, [&](const json::value* kept) { return !others.contains(*kept); });
   }
 
   Status add_number_keyword(std::string_view key, const json::value& value, const json::object& schema) {
@@ -279,20 +306,20 @@ class Merger {
 
   const SchemaDocument& document_;
   const JsonSchemaOptions& options_;
+  CompileWork& work_;
   MergedSchema merged_;
   std::set<std::string> required_;
   bool has_type_ = false;
   uint8_t implied_types_ = 0;
 };
 
-// A value that the schema fixes: its only constants.
-bool share_a_constant(const MergedSchema& a, const MergedSchema& b) {
-  for (const json::value* x : *a.constants) {
-    for (const json::value* y : *b.constants) {
-      if (*x == *y) return true;
-    }
-  }
-  return false;
+bool share_a_constant(const MergedSchema& a, const MergedSchema& b, CompileWork& work) {
+  if (a.constants->size() == 1 && b.constants->size() == 1) return *a.constants->front() == *b.constants->front();
+  const bool is_a_smaller = a.constants->size() < b.constants->size();
+  const ConstantSet smaller(*(is_a_smaller ? a : b).constants, work);
+  const std::vector<const json::value*>& larger = *(is_a_smaller ? b : a).constants;
+  work.spend(larger.size());
+  return std::any_of(larger.begin(), larger.end(), [&](const json::value* value) { return smaller.contains(*value); });
 }
 
 bool forbids(const MergedSchema& schema, std::string_view name) {
@@ -339,8 +366,8 @@ uint8_t types_of_value(const json::value& value) {
 }
 
 Result<MergedSchema> merge_schemas(const SchemaDocument& document, const Conjunction& conjunction,
-                                   const JsonSchemaOptions& options) {
-  return Merger(document, options).merge(conjunction);
+                                   const JsonSchemaOptions& options, CompileWork& work) {
+  return Merger(document, options, work).merge(conjunction);
 }
 
 Conjunction with_choice(const MergedSchema& merged, const json::value& choice) {
@@ -366,27 +393,29 @@ std::optional<Conjunction> named_property(const MergedSchema& merged, std::strin
   return found;
 }
 
-Result<bool> are_disjoint(const SchemaDocument& document, const Conjunction& a, const Conjunction& b,
-                          const JsonSchemaOptions& options, int depth) {
+Result<bool> are_disjoint(const SchemaDocument& document, const MergedSchema& a, const MergedSchema& b,
+                          const JsonSchemaOptions& options, CompileWork& work, int depth) {
   constexpr int kMaxDepth = 4;
-  ASSIGN_OR_RETURN(const MergedSchema left, merge_schemas(document, a, options));
-  ASSIGN_OR_RETURN(const MergedSchema right, merge_schemas(document, b, options));
-  if (left.is_never || right.is_never) return true;
-  const auto shared = static_cast<uint8_t>(possible_types(left) & possible_types(right));
+  RETURN_IF_ERROR(work.status());
+  work.spend(8);
+  if (a.is_never || b.is_never) return true;
+  const auto shared = static_cast<uint8_t>(possible_types(a) & possible_types(b));
   if (shared == 0) return true;
-  if (left.constants && right.constants && !share_a_constant(left, right)) return true;
-  for (const auto& [first, second, first_parts] : {std::tuple{&left, &right, &a}, std::tuple{&right, &left, &b}}) {
+  if (a.constants && b.constants && !share_a_constant(a, b, work)) return true;
+  for (const auto& [first, second] : {std::pair{&a, &b}, std::pair{&b, &a}}) {
     if (first->choice == nullptr || depth >= kMaxDepth) continue;
     bool is_apart = true;
     for (const json::value& choice : *first->choice) {
-      ASSIGN_OR_RETURN(const bool one, are_disjoint(document, with_choice(*first, choice), first_parts == &a ? b : a,
-                                                    options, depth + 1));
+      ASSIGN_OR_RETURN(const MergedSchema chosen, merge_schemas(document, with_choice(*first, choice), options, work));
+      ASSIGN_OR_RETURN(const bool one, are_disjoint(document, chosen, *second, options, work, depth + 1));
       is_apart = is_apart && one;
+      if (!is_apart) break;
     }
     if (is_apart) return true;
   }
   if (shared != kObjectType || depth >= kMaxDepth) return false;
-  for (const auto& [first, second] : {std::pair{&left, &right}, std::pair{&right, &left}}) {
+  for (const auto& [first, second] : {std::pair{&a, &b}, std::pair{&b, &a}}) {
+    work.spend(first->required.size() * (4 + second->required.size() / 8));
     for (const std::string& name : first->required) {
       if (forbids(*second, name)) return true;
       const bool is_in_both =
@@ -394,7 +423,9 @@ Result<bool> are_disjoint(const SchemaDocument& document, const Conjunction& a, 
       const std::optional<Conjunction> x = named_property(*first, name);
       const std::optional<Conjunction> y = named_property(*second, name);
       if (!is_in_both || !x || !y) continue;
-      ASSIGN_OR_RETURN(const bool is_apart, are_disjoint(document, *x, *y, options, depth + 1));
+      ASSIGN_OR_RETURN(const MergedSchema left, merge_schemas(document, *x, options, work));
+      ASSIGN_OR_RETURN(const MergedSchema right, merge_schemas(document, *y, options, work));
+      ASSIGN_OR_RETURN(const bool is_apart, are_disjoint(document, left, right, options, work, depth + 1));
       if (is_apart) return true;
     }
   }

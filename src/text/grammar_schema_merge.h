@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "text/grammar_decimal.h"
 #include "text/grammar_schema_document.h"
+#include "text/grammar_work.h"
 
 namespace quire::grammar_internal {
 
@@ -58,14 +59,14 @@ struct MergedSchema {
 };
 
 Result<MergedSchema> merge_schemas(const SchemaDocument& document, const Conjunction& conjunction,
-                                   const JsonSchemaOptions& options);
+                                   const JsonSchemaOptions& options, CompileWork& work);
 
 // The same with one of the choices taken.
 Conjunction with_choice(const MergedSchema& merged, const boost::json::value& choice);
 
 // Whether no value satisfies both, as far as is easily seen: by types, constants, and constants of required properties.
-Result<bool> are_disjoint(const SchemaDocument& document, const Conjunction& a, const Conjunction& b,
-                          const JsonSchemaOptions& options, int depth = 0);
+Result<bool> are_disjoint(const SchemaDocument& document, const MergedSchema& a, const MergedSchema& b,
+                          const JsonSchemaOptions& options, CompileWork& work, int depth = 0);
 
 // What the parts say of a property by its name in "properties". Nothing: no part names it.
 std::optional<Conjunction> named_property(const MergedSchema& merged, std::string_view name);

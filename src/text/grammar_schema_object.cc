@@ -8,6 +8,7 @@
 #include "text/grammar_json.h"
 #include "text/grammar_lowering.h"
 #include "text/grammar_schema_compiler.h"
+#include "text/grammar_schema_members.h"
 
 namespace quire::grammar_internal {
 namespace {
@@ -44,6 +45,7 @@ bool SchemaCompiler::is_never(const Conjunction& conjunction) const {
 Result<std::optional<Conjunction>> SchemaCompiler::schemas_of_property(const MergedSchema& merged,
                                                                        const std::string& name) {
   Conjunction schemas;
+  pool_.work().spend(4 + 2 * merged.parts.size());
   for (const SchemaPart& part : merged.parts) {
     bool is_known = false;
     if (const json::object* properties = member_object(part, "properties")) {
@@ -75,7 +77,7 @@ Result<std::optional<NodeIndex>> SchemaCompiler::names_node(const MergedSchema& 
       names.push_back({schema, 0});
   }
   if (names.empty()) return std::optional<NodeIndex>();
-  ASSIGN_OR_RETURN(const MergedSchema limits, merge_schemas(document_, names, options_));
+  ASSIGN_OR_RETURN(const MergedSchema limits, merge_schemas(document_, names, options_, pool_.work()));
   if (limits.choice != nullptr) return unimplemented("schema: \"anyOf\" in \"propertyNames\" is not supported");
   if (limits.is_never) return std::optional<NodeIndex>(pool_.never());
   if (!limits.constants) {
@@ -106,15 +108,17 @@ Result<std::vector<SchemaCompiler::Property>> SchemaCompiler::list_properties(co
   }
   const std::set<std::string> required(merged.required.begin(), merged.required.end());
   ASSIGN_OR_RETURN(const std::optional<NodeIndex> allowed_names, names_node(merged));
+  std::optional<StateGraph> names_graph;
+  if (allowed_names) {
+    ASSIGN_OR_RETURN(names_graph, text_graph(*allowed_names));
+  }
   std::vector<Property> properties;
   is_possible = true;
   for (const std::string& name : names) {
     const bool is_required = required.contains(name);
     ASSIGN_OR_RETURN(std::optional<Conjunction> schemas, schemas_of_property(merged, name));
-    if (schemas && allowed_names) {
-      ASSIGN_OR_RETURN(const bool is_allowed, matches(*allowed_names, quote_json(name)));
-      if (!is_allowed) schemas.reset();
-    }
+    RETURN_IF_ERROR(pool_.work().status());
+    if (schemas && names_graph && !accepts_text(*names_graph, quote_json(name), pool_.work())) schemas.reset();
     if (schemas) {
       properties.push_back({name, std::move(*schemas), is_required});
     } else if (is_required) {
@@ -167,8 +171,9 @@ Result<std::vector<SchemaCompiler::OtherKeys>> SchemaCompiler::list_other_keys(c
     keys.key = json_string_except(pool_, excluded);
     if (!patterns.empty() || allowed_names) {
       ASSIGN_OR_RETURN(StateGraph graph, lower_regular(pool_, keys.key));
-      auto meet = [&graph](std::optional<StateGraph> other) -> Status {
-        if (other) other = intersect(graph, *other, kMaxKeyStates);
+      auto meet = [&graph, this](std::optional<StateGraph> other) -> Status {
+        if (other) other = intersect(graph, *other, kMaxKeyStates, pool_.work());
+        RETURN_IF_ERROR(pool_.work().status());
         if (!other) return resource_exhausted("schema: the patterns of an object's keys need too many states");
         graph = std::move(*other);
         return ok_status();
@@ -179,7 +184,7 @@ Result<std::vector<SchemaCompiler::OtherKeys>> SchemaCompiler::list_other_keys(c
         const NodeIndex quote = pool_.bytes("\"");
         ASSIGN_OR_RETURN(const StateGraph lowered, lower_regular(pool_, pool_.sequence({quote, content, quote})));
         const bool must_match = (subset >> i & 1) != 0;
-        RETURN_IF_ERROR(meet(must_match ? lowered : complement(lowered, kMaxKeyStates)));
+        RETURN_IF_ERROR(meet(must_match ? lowered : complement(lowered, kMaxKeyStates, pool_.work())));
       }
       if (allowed_names) {
         ASSIGN_OR_RETURN(const StateGraph lowered, lower_regular(pool_, *allowed_names));
@@ -235,11 +240,13 @@ Result<NodeIndex> SchemaCompiler::object_node(const MergedSchema& merged) {
   ASSIGN_OR_RETURN(const std::vector<Property> properties, list_properties(merged, is_possible));
   if (!is_possible) return pool_.never();
   ASSIGN_OR_RETURN(const std::vector<OtherKeys> other_keys, list_other_keys(merged, properties));
-  std::vector<std::pair<NodeIndex, bool>> members;
+  std::vector<ObjectMember> members;
   int64_t num_required = 0;
+  size_t longest_run = 0, run = 0;  // of members that may be left out
   for (const Property& property : properties) {
-    const NodeIndex key = pool_.bytes(quote_json(property.name) + ":");
-    members.emplace_back(pool_.sequence({key, space(), node_for(property.schemas)}), property.is_required);
+    members.push_back({quote_json(property.name) + ":", node_for(property.schemas), property.is_required});
+    run = property.is_required ? 0 : run + 1;
+    longest_run = std::max(longest_run, run);
     if (property.is_required) ++num_required;
   }
   std::vector<NodeIndex> other_members;
@@ -251,18 +258,27 @@ Result<NodeIndex> SchemaCompiler::object_node(const MergedSchema& merged) {
   const auto num_members = static_cast<int64_t>(members.size());
   const bool counts = merged.min_properties > num_required ||
                       (merged.max_properties != -1 && (others != kNoNode || merged.max_properties < num_members));
+  auto whole = [this](const ObjectMember& member) {
+    return pool_.sequence({pool_.bytes(member.key), space(), member.value});
+  };
   NodeIndex all = kNoNode;
   if (counts) {
     const int64_t cap = std::max(merged.min_properties, merged.max_properties);
     if ((num_members + 1) * (cap + 1) > kMaxCountedMembers) {
       return unimplemented("schema: \"minProperties\" or \"maxProperties\" is too large for so many properties");
     }
-    all = counted_members(members, others, merged.min_properties, merged.max_properties, comma);
+    std::vector<std::pair<NodeIndex, bool>> whole_members;
+    for (const ObjectMember& member : members) whole_members.emplace_back(whole(member), member.is_required);
+    all = counted_members(whole_members, others, merged.min_properties, merged.max_properties, comma);
   } else if (!members.empty() || others != kNoNode) {
-    std::vector<ListItem> items;
-    for (const auto& [member, is_required] : members) items.push_back({member, is_required ? 1 : 0, 1});
-    if (others != kNoNode) items.push_back({others, 0, -1});
-    all = pool_.list(items, comma);
+    if (longest_run > kMaxListedRun) {
+      all = long_members(pool_, members, others, space(), comma);
+    } else {
+      std::vector<ListItem> items;
+      for (const ObjectMember& member : members) items.push_back({whole(member), member.is_required ? 1 : 0, 1});
+      if (others != kNoNode) items.push_back({others, 0, -1});
+      all = pool_.list(items, comma);
+    }
     all = pool_.sequence({all, space()});
     if (num_required == 0) all = pool_.optional(all);
     return pool_.sequence({pool_.bytes("{"), space(), all, pool_.bytes("}")});

@@ -23,7 +23,7 @@ bool is_whole_text(const RegexNode& tree, bool is_search) {
 }  // namespace
 
 Result<NodeIndex> SchemaCompiler::pattern_node(const std::string& pattern, bool is_search, RegexNode* tree) {
-  ASSIGN_OR_RETURN(*tree, parse_regex(pattern, pool_.limits()));
+  ASSIGN_OR_RETURN(*tree, parse_regex(pattern, pool_.limits(), pool_.work()));
   return regex_to_node(pool_, *tree, {.make_character = json_character, .is_search = is_search});
 }
 
@@ -33,10 +33,10 @@ Result<bool> SchemaCompiler::pattern_matches(const std::string& pattern, std::st
     RegexNode tree;
     ASSIGN_OR_RETURN(const NodeIndex node, pattern_node(pattern, true, &tree));
     ASSIGN_OR_RETURN(const StateGraph lowered, lower_regular(pool_, node));
-    found = pattern_graphs_.emplace(pattern, remove_empty_edges(lowered)).first;
+    found = pattern_graphs_.emplace(pattern, remove_empty_edges(lowered, pool_.work())).first;
   }
   const std::string quoted = quote_json(text);
-  return accepts_text(found->second, std::string_view(quoted).substr(1, quoted.size() - 2));
+  return accepts_text(found->second, std::string_view(quoted).substr(1, quoted.size() - 2), pool_.work());
 }
 
 Result<NodeIndex> SchemaCompiler::string_node(const MergedSchema& merged) {
@@ -82,8 +82,9 @@ Result<NodeIndex> SchemaCompiler::string_node(const MergedSchema& merged) {
   ASSIGN_OR_RETURN(StateGraph both, lower_regular(pool_, parts[0]));
   for (size_t i = 1; i < parts.size(); ++i) {
     ASSIGN_OR_RETURN(const StateGraph other, lower_regular(pool_, parts[i]));
-    std::optional<StateGraph> met = intersect(both, other, kMaxStringStates);
+    std::optional<StateGraph> met = intersect(both, other, kMaxStringStates, pool_.work());
     if (!met) {
+      RETURN_IF_ERROR(pool_.work().status());
       return resource_exhausted(
           "schema: the pattern, format and length limits of a string together need too many states; drop one of them");
     }

@@ -2,178 +2,305 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
 #include <set>
+#include <span>
 #include <tuple>
 #include <utility>
 
 #include "base/check.h"
+#include "text/grammar_intern_table.h"
 
 namespace quire::grammar_internal {
 namespace {
 
 using Kind = GraphEdge::Kind;
 
+// Sets of states closed under empty edges. Only what tells sets apart stays in them: states that have an edge which is
+// not empty, and final ones.
 class EmptyClosure {
  public:
-  explicit EmptyClosure(const StateGraph& graph) : graph_(graph), stamp_(graph.states.size(), 0) {}
-
-  // All states that the given ones reach by empty edges, themselves included; sorted.
-  std::vector<int32_t> of(std::vector<int32_t> states) {
-    ++epoch_;
-    std::vector<int32_t> closed;
-    for (int32_t state : states) mark(state, closed);
-    for (size_t i = 0; i < closed.size(); ++i) {
-      for (const GraphEdge& edge : graph_.state(closed[i]).edges) {
-        if (edge.kind == Kind::kEmpty) mark(edge.target, closed);
+  EmptyClosure(const StateGraph& graph, CompileWork& work)
+      : graph_(graph), work_(work), facts_(graph.states.size()), stamp_(graph.states.size(), 0) {
+    for (size_t i = 0; i < graph.states.size(); ++i) {
+      facts_[i].is_kept = graph.states[i].is_final;
+      for (const GraphEdge& edge : graph.states[i].edges) {
+        (edge.kind == Kind::kEmpty ? facts_[i].has_empty : facts_[i].is_kept) = true;
       }
     }
-    std::sort(closed.begin(), closed.end());
-    return closed;
+  }
+
+  // All states that the given ones reach by empty edges, themselves included; sorted. Valid until the next call.
+  std::span<const int32_t> of(std::span<const int32_t> states) {
+    ++epoch_;
+    reached_.clear();
+    closed_.clear();
+    for (int32_t state : states) mark(state);
+    size_t num_edges = 0;
+    for (size_t i = 0; i < reached_.size(); ++i) {
+      const int32_t state = reached_[i];
+      const Facts facts = facts_[static_cast<size_t>(state)];
+      if (facts.is_kept) closed_.push_back(state);
+      if (!facts.has_empty) continue;
+      const std::vector<GraphEdge>& edges = graph_.state(state).edges;
+      num_edges += edges.size();
+      for (const GraphEdge& edge : edges) {
+        if (edge.kind == Kind::kEmpty) mark(edge.target);
+      }
+    }
+    work_.spend(reached_.size() + num_edges);
+    std::sort(closed_.begin(), closed_.end());
+    return closed_;
   }
 
  private:
-  void mark(int32_t state, std::vector<int32_t>& closed) {
+  struct Facts {
+    bool has_empty = false;
+    bool is_kept = false;
+  };
+
+  void mark(int32_t state) {
     if (stamp_[static_cast<size_t>(state)] == epoch_) return;
     stamp_[static_cast<size_t>(state)] = epoch_;
-    closed.push_back(state);
+    reached_.push_back(state);
   }
 
   const StateGraph& graph_;
+  CompileWork& work_;
+  std::vector<Facts> facts_;
   std::vector<uint32_t> stamp_;
   uint32_t epoch_ = 0;
+  std::vector<int32_t> reached_, closed_;
 };
 
 // The edges that leave a set of states, with bytes cut into pieces that do not overlap.
-struct Outgoing {
+class Outgoing {
+ public:
   struct Piece {
     GraphEdge label;
-    std::vector<int32_t> targets;
+    uint32_t first_target, num_targets;
   };
-  std::vector<Piece> pieces;
+
+  Outgoing(const StateGraph& graph, CompileWork& work) : graph_(graph), work_(work) {}
+
+  void collect(std::span<const int32_t> states) {
+    pieces_.clear();
+    targets_.clear();
+    bytes_.clear();
+    others_.clear();
+    for (int32_t state : states) {
+      for (const GraphEdge& edge : graph_.state(state).edges) {
+        if (edge.kind == Kind::kBytes) bytes_.push_back(edge);
+        if (edge.kind == Kind::kCall || edge.kind == Kind::kSpecial) others_.push_back(edge);
+      }
+    }
+    work_.spend(states.size() + bytes_.size() + others_.size());
+    if (bytes_.size() > 1) {
+      std::sort(bytes_.begin(), bytes_.end(), [](const GraphEdge& a, const GraphEdge& b) { return a.first < b.first; });
+    }
+    const bool overlaps = std::adjacent_find(bytes_.begin(), bytes_.end(), [](const GraphEdge& a, const GraphEdge& b) {
+                            return a.last >= b.first;
+                          }) != bytes_.end();
+    if (overlaps) {
+      cut_bytes();
+    } else {
+      for (const GraphEdge& edge : bytes_) {
+        targets_.push_back(edge.target);
+        add_bytes(edge.first, edge.last, targets_.size() - 1);
+      }
+    }
+    collect_others();
+  }
+
+  std::span<const Piece> pieces() const { return pieces_; }
+  std::span<const int32_t> targets(const Piece& piece) const {
+    return std::span(targets_).subspan(piece.first_target, piece.num_targets);
+  }
+
+ private:
+  void cut_bytes() {
+    std::array<bool, 257> is_border{};
+    for (const GraphEdge& edge : bytes_) {
+      is_border[edge.first] = true;
+      is_border[static_cast<size_t>(edge.last) + 1] = true;
+    }
+    active_.clear();
+    size_t next = 0;
+    for (int begin = bytes_[0].first; begin < 256;) {
+      int end = begin + 1;
+      while (end < 256 && !is_border[static_cast<size_t>(end)]) ++end;
+      std::erase_if(active_, [begin](const GraphEdge& edge) { return edge.last < begin; });
+      while (next < bytes_.size() && bytes_[next].first <= begin) active_.push_back(bytes_[next++]);
+      work_.spend(1 + active_.size());
+      if (!active_.empty()) {
+        const size_t first_target = targets_.size();
+        for (const GraphEdge& edge : active_) targets_.push_back(edge.target);
+        sort_targets(first_target);
+        add_bytes(static_cast<uint8_t>(begin), static_cast<uint8_t>(end - 1), first_target);
+      } else if (next == bytes_.size()) {
+        break;
+      }
+      begin = end;
+    }
+  }
+
+  void collect_others() {
+    auto key = [](const GraphEdge& edge) { return std::pair(edge.kind, edge.index); };
+    std::sort(others_.begin(), others_.end(), [&](const GraphEdge& a, const GraphEdge& b) { return key(a) < key(b); });
+    for (size_t i = 0; i < others_.size();) {
+      const size_t first_target = targets_.size();
+      const GraphEdge label{.kind = others_[i].kind, .index = others_[i].index};
+      for (; i < others_.size() && key(others_[i]) == key(label); ++i) targets_.push_back(others_[i].target);
+      sort_targets(first_target);
+      add_piece(label, first_target);
+    }
+  }
+
+  void sort_targets(size_t first) {
+    const auto begin = targets_.begin() + static_cast<std::ptrdiff_t>(first);
+    std::sort(begin, targets_.end());
+    targets_.erase(std::unique(begin, targets_.end()), targets_.end());
+  }
+
+  // The targets are those from first_target on. Neighbours that lead to the same are one.
+  void add_bytes(uint8_t first, uint8_t last, size_t first_target) {
+    if (!pieces_.empty() && pieces_.back().label.last + 1 == first &&
+        std::ranges::equal(targets(pieces_.back()), std::span(targets_).subspan(first_target))) {
+      pieces_.back().label.last = last;
+      targets_.resize(first_target);
+      return;
+    }
+    add_piece(GraphEdge::bytes(first, last, 0), first_target);
+  }
+
+  void add_piece(GraphEdge label, size_t first_target) {
+    pieces_.push_back(
+        {label, static_cast<uint32_t>(first_target), static_cast<uint32_t>(targets_.size() - first_target)});
+  }
+
+  const StateGraph& graph_;
+  CompileWork& work_;
+  std::vector<Piece> pieces_;
+  std::vector<int32_t> targets_;
+  std::vector<GraphEdge> bytes_, others_, active_;
 };
 
-Outgoing outgoing_of(const StateGraph& graph, const std::vector<int32_t>& states) {
-  Outgoing outgoing;
-  std::vector<GraphEdge> byte_edges;
-  std::map<std::pair<Kind, int32_t>, std::vector<int32_t>> others;
-  for (int32_t state : states) {
-    for (const GraphEdge& edge : graph.state(state).edges) {
-      if (edge.kind == Kind::kBytes) byte_edges.push_back(edge);
-      if (edge.kind == Kind::kCall || edge.kind == Kind::kSpecial) {
-        others[{edge.kind, edge.index}].push_back(edge.target);
-      }
-    }
-  }
-  std::array<bool, 257> is_border{};
-  for (const GraphEdge& edge : byte_edges) {
-    is_border[edge.first] = true;
-    is_border[static_cast<size_t>(edge.last) + 1] = true;
-  }
-  std::sort(byte_edges.begin(), byte_edges.end(),
-            [](const GraphEdge& a, const GraphEdge& b) { return a.first < b.first; });
-  std::vector<GraphEdge> active;
-  size_t next = 0;
-  for (int begin = 0; begin < 256;) {
-    int end = begin + 1;
-    while (end < 256 && !is_border[static_cast<size_t>(end)]) ++end;
-    std::erase_if(active, [begin](const GraphEdge& edge) { return edge.last < begin; });
-    while (next < byte_edges.size() && byte_edges[next].first <= begin) active.push_back(byte_edges[next++]);
-    if (!active.empty()) {
-      std::vector<int32_t> targets;
-      for (const GraphEdge& edge : active) targets.push_back(edge.target);
-      std::sort(targets.begin(), targets.end());
-      targets.erase(std::unique(targets.begin(), targets.end()), targets.end());
-      const auto first = static_cast<uint8_t>(begin);
-      const auto last = static_cast<uint8_t>(end - 1);
-      Outgoing::Piece* previous = outgoing.pieces.empty() ? nullptr : &outgoing.pieces.back();
-      if (previous != nullptr && previous->label.last + 1 == begin && previous->targets == targets) {
-        previous->label.last = last;
-      } else {
-        outgoing.pieces.push_back({GraphEdge::bytes(first, last, 0), std::move(targets)});
-      }
-    }
-    begin = end;
-  }
-  for (auto& [key, targets] : others) {
-    GraphEdge label{.kind = key.first, .index = key.second};
-    outgoing.pieces.push_back({label, std::move(targets)});
-  }
-  return outgoing;
+bool has_final(const StateGraph& graph, std::span<const int32_t> states) {
+  return std::any_of(states.begin(), states.end(), [&](int32_t state) { return graph.state(state).is_final; });
 }
 
-bool has_final(const StateGraph& graph, const std::vector<int32_t>& states) {
-  return std::any_of(states.begin(), states.end(), [&](int32_t state) { return graph.state(state).is_final; });
+// Of an InternTable.
+struct Member {
+  int32_t state = 0;
+  static constexpr int32_t stack = 0;
+  bool operator==(const Member&) const = default;
+};
+
+// An edge as two numbers, with the target that stands for its own.
+struct EdgeSignature {
+  int32_t state = 0;  // what the edge reads
+  int32_t stack = 0;  // the target
+  bool operator==(const EdgeSignature&) const = default;
+  auto operator<=>(const EdgeSignature&) const = default;
+};
+
+int32_t label_number(const GraphEdge& edge) {
+  switch (edge.kind) {
+    case Kind::kBytes:
+      return edge.first << 8 | edge.last;
+    case Kind::kCall:
+      return (1 << 16) + edge.index;
+    default:
+      return -1 - edge.index;
+  }
 }
 
 }  // namespace
 
-std::optional<StateGraph> determinize(const StateGraph& graph, size_t max_states) {
-  EmptyClosure closure(graph);
+std::optional<StateGraph> determinize(const StateGraph& graph, size_t max_states, CompileWork& work) {
+  EmptyClosure closure(graph, work);
+  Outgoing outgoing(graph, work);
   StateGraph result;
-  std::map<std::vector<int32_t>, int32_t> ids;
-  std::vector<const std::vector<int32_t>*> sets;
+  InternTable<Member> sets;
+  std::vector<Member> members;
+  std::vector<int32_t> states;
   // Sets of many states cost as much as many sets: both count.
   size_t total_members = 0;
-  auto intern = [&](std::vector<int32_t> set) {
+  auto intern = [&](std::span<const int32_t> set) {
     total_members += set.size();
-    const auto [it, is_new] = ids.try_emplace(std::move(set), static_cast<int32_t>(sets.size()));
-    if (is_new) {
-      sets.push_back(&it->first);
-      result.add_state(has_final(graph, it->first));
-    }
-    return it->second;
+    members.clear();
+    for (int32_t state : set) members.push_back({state});
+    const auto [id, is_new] = sets.intern(members, false);
+    if (is_new) result.add_state(has_final(graph, set));
+    return id;
   };
-  result.start = intern(closure.of({graph.start}));
+  result.start = intern(closure.of(std::span(&graph.start, 1)));
   for (size_t i = 0; i < sets.size(); ++i) {
-    if (sets.size() > max_states || total_members > max_states * 4) return std::nullopt;
-    Outgoing outgoing = outgoing_of(graph, *sets[i]);
-    for (Outgoing::Piece& piece : outgoing.pieces) {
-      GraphEdge edge = piece.label;
-      edge.target = intern(closure.of(std::move(piece.targets)));
-      result.states[i].edges.push_back(edge);
+    if (sets.size() > max_states || total_members > max_states * 4 || work.is_spent()) return std::nullopt;
+    states.clear();
+    for (const Member& member : sets.get(static_cast<int32_t>(i))) states.push_back(member.state);
+    outgoing.collect(states);
+    std::vector<GraphEdge> edges;
+    edges.reserve(outgoing.pieces().size());
+    for (const Outgoing::Piece& piece : outgoing.pieces()) {
+      edges.push_back(piece.label);
+      edges.back().target = intern(closure.of(outgoing.targets(piece)));
     }
+    work.spend(2 + edges.size());
+    result.states[i].edges = std::move(edges);
   }
-  return remove_dead_states(result);
+  return remove_dead_states(std::move(result));
 }
 
-StateGraph remove_empty_edges(const StateGraph& graph) {
-  EmptyClosure closure(graph);
+StateGraph remove_empty_edges(const StateGraph& graph, CompileWork& work) {
+  EmptyClosure closure(graph, work);
   StateGraph result;
   result.start = graph.start;
-  for (size_t i = 0; i < graph.states.size(); ++i) {
-    const std::vector<int32_t> closed = closure.of({static_cast<int32_t>(i)});
-    GraphState state{.edges = {}, .is_final = has_final(graph, closed)};
+  result.states.resize(graph.states.size());
+  auto order = [](const GraphEdge& e) { return std::tuple(e.kind, e.first, e.last, e.index, e.target); };
+  for (size_t i = 0; i < graph.states.size() && !work.is_spent(); ++i) {
+    const auto index = static_cast<int32_t>(i);
+    const std::span<const int32_t> closed = closure.of(std::span(&index, 1));
+    std::vector<GraphEdge>& edges = result.states[i].edges;
+    result.states[i].is_final = has_final(graph, closed);
     for (int32_t member : closed) {
       for (const GraphEdge& edge : graph.state(member).edges) {
-        if (edge.kind != Kind::kEmpty) state.edges.push_back(edge);
+        if (edge.kind != Kind::kEmpty) edges.push_back(edge);
       }
     }
-    auto order = [](const GraphEdge& e) { return std::tuple(e.kind, e.first, e.last, e.index, e.target); };
-    std::sort(state.edges.begin(), state.edges.end(),
-              [&](const GraphEdge& a, const GraphEdge& b) { return order(a) < order(b); });
-    state.edges.erase(std::unique(state.edges.begin(), state.edges.end(),
-                                  [&](const GraphEdge& a, const GraphEdge& b) { return order(a) == order(b); }),
-                      state.edges.end());
-    result.states.push_back(std::move(state));
+    // Edges of a state are in order in what follows, and cost as much again there.
+    work.spend(4 * edges.size());
+    std::sort(edges.begin(), edges.end(), [&](const GraphEdge& a, const GraphEdge& b) { return order(a) < order(b); });
+    edges.erase(std::unique(edges.begin(), edges.end(),
+                            [&](const GraphEdge& a, const GraphEdge& b) { return order(a) == order(b); }),
+                edges.end());
   }
-  return remove_dead_states(result);
+  return remove_dead_states(std::move(result));
 }
 
-StateGraph remove_dead_states(const StateGraph& graph) {
+StateGraph remove_dead_states(StateGraph graph) {
   const size_t num_states = graph.states.size();
   std::vector<bool> is_reached(num_states, false);
   std::vector<int32_t> work{graph.start};
   is_reached[static_cast<size_t>(graph.start)] = true;
-  std::vector<std::vector<int32_t>> sources(num_states);
+  std::vector<uint32_t> first_source(num_states + 1, 0);  // in `sources`, by target
   while (!work.empty()) {
     const int32_t state = work.back();
     work.pop_back();
     for (const GraphEdge& edge : graph.state(state).edges) {
-      sources[static_cast<size_t>(edge.target)].push_back(state);
-      if (is_reached[static_cast<size_t>(edge.target)]) continue;
-      is_reached[static_cast<size_t>(edge.target)] = true;
+      const auto target = static_cast<size_t>(edge.target);
+      ++first_source[target];
+      if (is_reached[target]) continue;
+      is_reached[target] = true;
       work.push_back(edge.target);
+    }
+  }
+  // Filled from behind, so that each list's end becomes its beginning.
+  for (size_t i = 0; i < num_states; ++i) first_source[i + 1] += first_source[i];
+  std::vector<int32_t> sources(first_source[num_states]);
+  for (size_t i = 0; i < num_states; ++i) {
+    if (!is_reached[i]) continue;
+    for (const GraphEdge& edge : graph.states[i].edges) {
+      sources[--first_source[static_cast<size_t>(edge.target)]] = static_cast<int32_t>(i);
     }
   }
   std::vector<bool> is_alive(num_states, false);
@@ -183,9 +310,10 @@ StateGraph remove_dead_states(const StateGraph& graph) {
     work.push_back(static_cast<int32_t>(i));
   }
   while (!work.empty()) {
-    const int32_t state = work.back();
+    const auto state = static_cast<size_t>(work.back());
     work.pop_back();
-    for (int32_t source : sources[static_cast<size_t>(state)]) {
+    for (uint32_t s = first_source[state]; s < first_source[state + 1]; ++s) {
+      const int32_t source = sources[s];
       if (is_alive[static_cast<size_t>(source)]) continue;
       is_alive[static_cast<size_t>(source)] = true;
       work.push_back(source);
@@ -193,22 +321,24 @@ StateGraph remove_dead_states(const StateGraph& graph) {
   }
   is_alive[static_cast<size_t>(graph.start)] = true;  // a graph has a start, if only to say that nothing matches
   std::vector<int32_t> new_index(num_states, -1);
-  StateGraph result;
+  int32_t num_alive = 0;
   for (size_t i = 0; i < num_states; ++i) {
-    if (is_alive[i]) new_index[i] = result.add_state(graph.states[i].is_final);
+    if (is_alive[i]) new_index[i] = num_alive++;
   }
   for (size_t i = 0; i < num_states; ++i) {
     if (!is_alive[i]) continue;
-    for (GraphEdge edge : graph.states[i].edges) {
-      edge.target = new_index[static_cast<size_t>(edge.target)];
-      if (edge.target >= 0) result.add_edge(new_index[i], edge);
-    }
+    std::vector<GraphEdge>& edges = graph.states[i].edges;
+    std::erase_if(edges, [&](const GraphEdge& edge) { return new_index[static_cast<size_t>(edge.target)] < 0; });
+    for (GraphEdge& edge : edges) edge.target = new_index[static_cast<size_t>(edge.target)];
+    const auto to = static_cast<size_t>(new_index[i]);
+    if (to != i) graph.states[to] = std::move(graph.states[i]);
   }
-  result.start = new_index[static_cast<size_t>(graph.start)];
-  return result;
+  graph.states.resize(static_cast<size_t>(num_alive));
+  graph.start = new_index[static_cast<size_t>(graph.start)];
+  return graph;
 }
 
-StateGraph join_equal_ends(const StateGraph& graph) {
+StateGraph join_equal_ends(StateGraph graph, CompileWork& work) {
   const size_t num_states = graph.states.size();
   // States in an order in which targets come first, loops aside.
   std::vector<int32_t> order;
@@ -234,46 +364,50 @@ StateGraph join_equal_ends(const StateGraph& graph) {
   }
   // Every state's edges with the targets' representatives; a target inside a loop that is not done yet stands for
   // itself.
-  using Signature = std::pair<bool, std::vector<std::tuple<Kind, uint8_t, uint8_t, int32_t, int32_t>>>;
-  std::map<Signature, int32_t> known;
+  InternTable<EdgeSignature> known;
+  std::vector<int32_t> first_with;  // by the number of the signature: the state that stands for all
+  std::vector<EdgeSignature> signature;
   std::vector<int32_t> representative(num_states);
   for (size_t i = 0; i < num_states; ++i) representative[i] = static_cast<int32_t>(i);
   for (int32_t state : order) {
-    Signature signature{graph.state(state).is_final, {}};
+    signature.clear();
     for (const GraphEdge& edge : graph.state(state).edges) {
-      signature.second.emplace_back(edge.kind, edge.first, edge.last, edge.index,
-                                    representative[static_cast<size_t>(edge.target)]);
+      signature.push_back({label_number(edge), representative[static_cast<size_t>(edge.target)]});
     }
-    std::sort(signature.second.begin(), signature.second.end());
-    representative[static_cast<size_t>(state)] = known.try_emplace(std::move(signature), state).first->second;
+    work.spend(2 + signature.size());
+    std::sort(signature.begin(), signature.end());
+    const auto [id, is_new] = known.intern(signature, graph.state(state).is_final);
+    if (is_new) first_with.push_back(state);
+    representative[static_cast<size_t>(state)] = first_with[static_cast<size_t>(id)];
   }
-  StateGraph result = graph;
-  for (GraphState& state : result.states) {
+  for (GraphState& state : graph.states) {
     for (GraphEdge& edge : state.edges) edge.target = representative[static_cast<size_t>(edge.target)];
   }
-  result.start = representative[static_cast<size_t>(graph.start)];
-  return remove_dead_states(result);
+  graph.start = representative[static_cast<size_t>(graph.start)];
+  return remove_dead_states(std::move(graph));
 }
 
-std::optional<StateGraph> intersect(const StateGraph& a, const StateGraph& b, size_t max_states) {
-  std::optional<StateGraph> left = determinize(a, max_states);
-  std::optional<StateGraph> right = determinize(b, max_states);
+std::optional<StateGraph> intersect(const StateGraph& a, const StateGraph& b, size_t max_states, CompileWork& work) {
+  std::optional<StateGraph> left = determinize(a, max_states, work);
+  std::optional<StateGraph> right = determinize(b, max_states, work);
   if (!left || !right) return std::nullopt;
   StateGraph result;
-  std::map<std::pair<int32_t, int32_t>, int32_t> ids;
+  InternTable<EdgeSignature> ids;
   std::vector<std::pair<int32_t, int32_t>> pairs;
   auto intern = [&](int32_t x, int32_t y) {
-    const auto [it, is_new] = ids.try_emplace({x, y}, static_cast<int32_t>(pairs.size()));
+    const EdgeSignature pair{x, y};
+    const auto [id, is_new] = ids.intern(std::span(&pair, 1), false);
     if (is_new) {
       pairs.emplace_back(x, y);
       result.add_state(left->state(x).is_final && right->state(y).is_final);
     }
-    return it->second;
+    return id;
   };
   result.start = intern(left->start, right->start);
   for (size_t i = 0; i < pairs.size(); ++i) {
-    if (pairs.size() > max_states) return std::nullopt;
+    if (pairs.size() > max_states || work.is_spent()) return std::nullopt;
     const auto [x, y] = pairs[i];
+    work.spend(4 + left->state(x).edges.size() * (1 + right->state(y).edges.size()));
     for (const GraphEdge& p : left->state(x).edges) {
       CHECK(p.kind == Kind::kBytes);
       for (const GraphEdge& q : right->state(y).edges) {
@@ -285,11 +419,11 @@ std::optional<StateGraph> intersect(const StateGraph& a, const StateGraph& b, si
       }
     }
   }
-  return join_equal_ends(remove_dead_states(result));
+  return join_equal_ends(remove_dead_states(std::move(result)), work);
 }
 
-std::optional<StateGraph> complement(const StateGraph& graph, size_t max_states) {
-  std::optional<StateGraph> result = determinize(graph, max_states);
+std::optional<StateGraph> complement(const StateGraph& graph, size_t max_states, CompileWork& work) {
+  std::optional<StateGraph> result = determinize(graph, max_states, work);
   if (!result) return std::nullopt;
   const int32_t outside = result->add_state();
   for (GraphState& state : result->states) {
@@ -311,12 +445,13 @@ std::optional<StateGraph> complement(const StateGraph& graph, size_t max_states)
   return result;
 }
 
-bool accepts_text(const StateGraph& graph, std::string_view text) {
+bool accepts_text(const StateGraph& graph, std::string_view text, CompileWork& work) {
   std::set<int32_t> states{graph.start};
   for (char c : text) {
     const auto byte = static_cast<uint8_t>(c);
     std::set<int32_t> next;
     for (int32_t state : states) {
+      if (!work.spend(4 + graph.state(state).edges.size())) return false;
       for (const GraphEdge& edge : graph.state(state).edges) {
         if (edge.kind == Kind::kBytes && edge.first <= byte && byte <= edge.last) next.insert(edge.target);
       }

@@ -1,12 +1,15 @@
 // A finite automaton whose edges are byte ranges, calls of rules and special tokens: what a rule is lowered to, and
 // what regular parts (patterns with lengths, number ranges) are made of before they meet in an intersection. Plain data
-// and a few algorithms; internal to the grammar files.
+// and a few algorithms, which end early, with whatever they have, once their work is spent. Internal to the grammar
+// files.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string_view>
 #include <vector>
+
+#include "text/grammar_work.h"
 
 namespace quire::grammar_internal {
 
@@ -47,21 +50,21 @@ struct StateGraph {
 
 // The same language without empty edges; at most one target for each byte, rule and special token; no state from
 // which no final state can be reached (calls count as passable). Nothing if that takes more than max_states.
-std::optional<StateGraph> determinize(const StateGraph& graph, size_t max_states);
+std::optional<StateGraph> determinize(const StateGraph& graph, size_t max_states, CompileWork& work);
 // The same language without empty edges; several targets for a byte are possible. Never more states than before.
-StateGraph remove_empty_edges(const StateGraph& graph);
+StateGraph remove_empty_edges(const StateGraph& graph, CompileWork& work);
 // Of a graph without empty edges: drops states that are not on a path from the start to a final state. Keeps the order.
-StateGraph remove_dead_states(const StateGraph& graph);
+StateGraph remove_dead_states(StateGraph graph);
 // Of a graph without empty edges: joins states that have the same edges, from the ends backwards, in one pass. Enough
 // for words that end alike; states of loops stay apart.
-StateGraph join_equal_ends(const StateGraph& graph);
+StateGraph join_equal_ends(StateGraph graph, CompileWork& work);
 
 // What both accept. Bytes only. Nothing above max_states.
-std::optional<StateGraph> intersect(const StateGraph& a, const StateGraph& b, size_t max_states);
+std::optional<StateGraph> intersect(const StateGraph& a, const StateGraph& b, size_t max_states, CompileWork& work);
 // What the graph does not accept, of all byte strings. Bytes only. Nothing above max_states.
-std::optional<StateGraph> complement(const StateGraph& graph, size_t max_states);
+std::optional<StateGraph> complement(const StateGraph& graph, size_t max_states, CompileWork& work);
 // Of a graph without empty edges, bytes only.
-bool accepts_text(const StateGraph& graph, std::string_view text);
+bool accepts_text(const StateGraph& graph, std::string_view text, CompileWork& work);
 bool accepts_nothing(const StateGraph& without_dead_states);
 
 // The bytes of UTF-8 for the code points first to last (no surrogates inside), between two states.

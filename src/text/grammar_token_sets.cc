@@ -133,9 +133,10 @@ std::vector<int32_t> find_representatives(const Automaton& automaton, int32_t fi
 }
 
 // Everything that the walk from a state of the rule can depend on, callers aside: the rule and those that it calls.
-// Empty where that is too long to be worth while.
-std::string rule_text(const Automaton& automaton, const std::vector<int32_t>& first_state, int32_t root) {
+// Empty where that is too long to be worth while; num_bytes: how much was looked at.
+std::string rule_text(const Automaton& automaton, int32_t root, size_t& num_bytes) {
   constexpr size_t kMaxTextBytes = 64 * 1024;
+  const std::vector<int32_t>& first_state = automaton.first_state_of_rule;
   std::string text;
   auto put = [&text](int32_t number) { text.append(reinterpret_cast<const char*>(&number), sizeof(number)); };
   // Classes differ between grammars, bytes do not.
@@ -173,6 +174,7 @@ std::string rule_text(const Automaton& automaton, const std::vector<int32_t>& fi
         put(edge.target - begin);
       }
       put(-1);
+      num_bytes = text.size();
       if (text.size() > kMaxTextBytes) return {};
     }
   }
@@ -208,7 +210,7 @@ std::shared_ptr<RuleTokenSets> TokenSetStore::get(const std::string& rule_text, 
   entries_.push_front({rule_text, std::make_shared<RuleTokenSets>(num_states)});
   by_text_.emplace(entries_.front().rule_text, entries_.begin());
   size_t num_bytes = num_bytes_locked();
-  while (entries_.size() > 1 && num_bytes > kMaxBytes) {
+  while (entries_.size() > 1 && (num_bytes > kMaxBytes || entries_.size() > kMaxEntries)) {
     const Entry& last = entries_.back();
     num_bytes -= last.rule_text.size() + last.sets->num_bytes();
     by_text_.erase(last.rule_text);
@@ -229,15 +231,24 @@ size_t TokenSetStore::num_bytes() const {
 }
 
 TokenSetTable::TokenSetTable(const Automaton& automaton, GrammarVocabulary::Ptr vocabulary)
-    : automaton_(automaton), vocabulary_(std::move(vocabulary)) {
+    : automaton_(automaton), vocabulary_(std::move(vocabulary)), sets_of_rule_(automaton.rules.size()) {
   for (const std::string& special : automaton.specials) special_ids_.push_back(vocabulary_->find_special(special));
-  const std::vector<int32_t>& first_state = automaton.first_state_of_rule;
-  for (size_t rule = 0; rule < automaton.rules.size(); ++rule) {
-    const auto num_states = static_cast<size_t>(first_state[rule + 1] - first_state[rule]);
-    const std::string text = rule_text(automaton, first_state, static_cast<int32_t>(rule));
-    sets_of_rule_.push_back(text.empty() ? std::make_shared<RuleTokenSets>(num_states)
-                                         : vocabulary_->token_set_store().get(text, num_states));
-  }
+}
+
+RuleTokenSets& TokenSetTable::sets_of(size_t rule, Configurations& walk) const {
+  if (RuleTokenSets* sets = sets_of_rule_[rule].load(std::memory_order_acquire)) return *sets;
+  const std::scoped_lock lock(mutex_);
+  if (RuleTokenSets* sets = sets_of_rule_[rule].load(std::memory_order_relaxed)) return *sets;
+  const std::vector<int32_t>& first_state = automaton_.first_state_of_rule;
+  const auto num_states = static_cast<size_t>(first_state[rule + 1] - first_state[rule]);
+  size_t num_bytes = 0;
+  const std::string text = rule_text(automaton_, static_cast<int32_t>(rule), num_bytes);
+  constexpr size_t kBytesForFuel = 64;
+  walk.spend(static_cast<int64_t>(num_bytes / kBytesForFuel));
+  owned_.push_back(text.empty() ? std::make_shared<RuleTokenSets>(num_states)
+                                : vocabulary_->token_set_store().get(text, num_states));
+  sets_of_rule_[rule].store(owned_.back().get(), std::memory_order_release);
+  return *owned_.back();
 }
 
 int32_t TokenSetTable::find_special_by_id(int32_t token_id) const {
@@ -255,7 +266,7 @@ const TokenSet& TokenSetTable::get(int32_t state, Configurations& walk, std::uni
   const auto rule = static_cast<size_t>(automaton_.rule_of_state[static_cast<size_t>(state)]);
   const int32_t first_state = automaton_.first_state_of_rule[rule];
   auto local = static_cast<size_t>(state - first_state);
-  RuleTokenSets& sets = *sets_of_rule_[rule];
+  RuleTokenSets& sets = sets_of(rule, walk);
   if (const TokenSet* set = sets.find(local)) return *set;
   local = sets.representative(local, [&] {
     return find_representatives(automaton_, first_state, automaton_.first_state_of_rule[rule + 1],
@@ -272,7 +283,9 @@ const TokenSet& TokenSetTable::get(int32_t state, Configurations& walk, std::uni
 size_t TokenSetTable::num_bytes() const {
   size_t num_bytes = sizeof(*this);
   // What several grammars share is counted in parts.
-  for (const auto& sets : sets_of_rule_) num_bytes += sets->num_bytes() / static_cast<size_t>(sets.use_count());
+  num_bytes += sets_of_rule_.size() * sizeof(sets_of_rule_[0]);
+  const std::scoped_lock lock(mutex_);
+  for (const auto& sets : owned_) num_bytes += sets->num_bytes() / static_cast<size_t>(sets.use_count());
   return num_bytes;
 }
 

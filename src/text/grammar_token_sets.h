@@ -68,6 +68,7 @@ class TokenSetStore {
 
  private:
   static constexpr size_t kMaxBytes = size_t{64} << 20;
+  static constexpr size_t kMaxEntries = 4096;  // their bytes are counted anew when one is added
   struct Entry {
     std::string rule_text;
     std::shared_ptr<RuleTokenSets> sets;
@@ -99,11 +100,15 @@ class TokenSetTable {
 
  private:
   static constexpr size_t kMaxBytes = size_t{64} << 20;
+  RuleTokenSets& sets_of(size_t rule, Configurations& walk) const;
 
   const Automaton& automaton_;
   const GrammarVocabulary::Ptr vocabulary_;
   std::vector<int32_t> special_ids_;
-  std::vector<std::shared_ptr<RuleTokenSets>> sets_of_rule_;
+  // By rule, from when a matcher first stands in it: a grammar may have many rules of which an answer meets few.
+  mutable std::vector<std::atomic<RuleTokenSets*>> sets_of_rule_;
+  mutable std::mutex mutex_;
+  mutable std::vector<std::shared_ptr<RuleTokenSets>> owned_;  // what those point at
 };
 
 }  // namespace quire::grammar_internal
