@@ -282,9 +282,15 @@ void Server::load() {
 
 Status Server::start_engine() {
   if (!flags_.prefix_cache_file.empty()) {
-    const Result<int64_t> read = session_.engine->load_prefix_cache(flags_.prefix_cache_file);
+    const auto read = session_.engine->load_prefix_cache(flags_.prefix_cache_file, flags_.max_prefix_cache_file_bytes);
     if (read.is_ok()) {
-      console_.info(fmt::format("prefix cache: {} tokens from {}", read.value(), flags_.prefix_cache_file));
+      const int64_t num_left_out = read.value().num_left_out;
+      console_.info(fmt::format(
+          "prefix cache: {} tokens from {}{}", read.value().num_tokens, flags_.prefix_cache_file,
+          num_left_out == 0 ? std::string() : fmt::format("; for {} more there are no KV pages", num_left_out)));
+    } else if (read.status().code() == StatusCode::kResourceExhausted) {
+      console_.warn("the prefix cache is not taken from " + flags_.prefix_cache_file + ": " + read.status().message() +
+                    " (--prefix-cache-file-limit)");
     } else if (read.status().code() != StatusCode::kNotFound) {
       console_.warn("the prefix cache is not taken from " + flags_.prefix_cache_file + ": " + read.status().message());
     }
@@ -386,7 +392,16 @@ void Server::stop() {
 
 Status Server::save_prefixes() {
   if (flags_.prefix_cache_file.empty()) return ok_status();
-  return session_.engine->save_prefix_cache(flags_.prefix_cache_file);
+  const auto written = session_.engine->save_prefix_cache(flags_.prefix_cache_file, flags_.max_prefix_cache_file_bytes);
+  RETURN_IF_ERROR(written.status());
+  if (written.value().num_left_out > 0) {
+    console_.warn(fmt::format(
+        "the prefix cache is not all in {}: the oldest {} of {} tokens are left out, as it may have "
+        "{} (--prefix-cache-file-limit)",
+        flags_.prefix_cache_file, written.value().num_left_out,
+        written.value().num_left_out + written.value().num_tokens, format_bytes(flags_.max_prefix_cache_file_bytes)));
+  }
+  return ok_status();
 }
 
 Status Server::run() {

@@ -76,6 +76,13 @@ void add_serve_flags(CLI::App& parser, ServeFlags& flags) {
       ->check(CLI::Range(0, 1 << 24));
   option("--prefix-cache-file", flags.prefix_cache_file,
          "File that keeps the prefix cache from one run to the next: read at start, written at the end");
+  parser
+      .add_option_function<std::string>(
+          "--prefix-cache-file-limit",
+          [&flags](const std::string& text) { flags.max_prefix_cache_file_bytes = parse_memory_size(text); },
+          "How large that file may be, such as 20GiB: the newest prefixes are written, and a larger file is not read")
+      ->group(group)
+      ->default_str("8GiB");
   add_generation_config_flag(parser, flags.generation_config);
   option("--tool-call-parser", flags.tool_call_parser,
          "How the model writes tool calls, by vLLM's names; auto: by its chat template; none");

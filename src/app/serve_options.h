@@ -23,6 +23,7 @@ struct ServeFlags {
   std::string tool_call_parser = "auto";
   std::string reasoning_parser = "auto";
   std::string prefix_cache_file;
+  int64_t max_prefix_cache_file_bytes = int64_t{8} << 30;
   std::string generation_config = "auto";
   int max_queued_requests = 1024;
   int num_text_threads = 2;

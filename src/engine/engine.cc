@@ -103,6 +103,12 @@ Status Engine::init() {
   ASSIGN_OR_RETURN(runner_, ModelRunner::create(ops_, model_, config));
 
   const MemoryPlan& plan = runner_->memory_plan();
+  if (options_.max_num_batched_tokens == 0) {
+    step_budget_.emplace(StepBudget::Bounds{.step_seconds = options_.step_seconds,
+                                            .least = StepBudget::least_for(options_.max_num_seqs),
+                                            .most = plan.max_num_batched_tokens},
+                         plan.prefill_tokens_per_second);
+  }
   options_.max_num_batched_tokens = plan.max_num_batched_tokens;
   pool_ = std::make_unique<PagePool>(plan.num_pages);
   page_marks_.assign(static_cast<size_t>(plan.num_pages), -1);
@@ -228,6 +234,7 @@ Status Engine::step() {
   CHECK(!is_telling_);
   end_pending();
   const Clock::time_point begin = Clock::now();
+  if (step_budget_.has_value()) scheduler_->set_step_tokens(step_budget_->num_tokens());
   const StepPlan& plan = scheduler_->schedule();
   stats_.num_preemptions += plan.num_preempted;
   stats_.num_swap_outs += plan.num_swapped_out;
@@ -278,6 +285,7 @@ Status Engine::step() {
   stats_.num_prefill_tokens += plan.num_tokens - num_decode_tokens;
   stats_.decode_seconds += seconds * decode_share;
   stats_.prefill_seconds += seconds * (1.0 - decode_share);
+  if (step_budget_.has_value()) step_budget_->observe(plan.num_tokens, plan.num_tokens - num_decode_tokens, seconds);
   if (requests_.empty()) settle();
   return ok_status();
 }
@@ -347,6 +355,7 @@ void Engine::note_scheduled(const StepPlan& plan, Clock::time_point now) {
 
 EngineStats Engine::stats() const {
   EngineStats stats = stats_;
+  stats.step_tokens = step_budget_.has_value() ? step_budget_->num_tokens() : options_.max_num_batched_tokens;
   stats.num_running = scheduler_->num_running();
   stats.num_waiting = scheduler_->num_waiting();
   stats.num_pages = pool_->num_pages();

@@ -27,6 +27,7 @@
 #include "engine/preemption.h"
 #include "engine/request.h"
 #include "engine/sampler.h"
+#include "engine/step_budget.h"
 #include "models/model.h"
 #include "ops/ops.h"
 
@@ -46,7 +47,7 @@ struct StepRow;
 
 struct EngineOptions {
   int max_num_seqs = 32;
-  int max_num_batched_tokens = 512;   // 0: what `step_seconds` are enough for, by the rate measured at start
+  int max_num_batched_tokens = 512;   // 0: what `step_seconds` are enough for, at the rate of the last steps
   double step_seconds = 0.25;         // so long do running answers stall while a prompt is read
   int64_t max_model_len = 0;          // 0: the model's context, or less where the pages allow less
   int page_size = 16;                 // a power of two, 8 to 256
@@ -94,6 +95,7 @@ struct EngineStats {
   double decode_seconds = 0.0;
   double kv_useful_share_sum = 0.0;  // over the steps; divided by num_steps: useful bytes of the pages in use
 
+  int step_tokens = 0;  // that a step may have
   int num_running = 0;  // sequences
   int num_waiting = 0;
   int num_requests_active = 0;  // without their last event
@@ -139,10 +141,15 @@ class Engine {
   const MemoryPlan& memory_plan() const;
   const RequestLimits& limits() const { return limits_; }
   // The kept prefixes to a file, and back from it into pages that are free. Between steps. What is not of this very
-  // model and these settings, or is damaged, is refused with the reason, and nothing of it is taken. load returns the
-  // number of tokens; kNotFound: there is no such file. Both need EngineOptions::model_hash.
-  Status save_prefix_cache(const std::string& path);
-  Result<int64_t> load_prefix_cache(const std::string& path);
+  // model and these settings, or is damaged, or larger than `max_bytes`, is refused with the reason, and nothing of it
+  // is taken; kNotFound: there is no such file. What is saved has at most so many bytes too, the newest prefixes first.
+  // Both need EngineOptions::model_hash.
+  struct PrefixFileTokens {
+    int64_t num_tokens = 0;
+    int64_t num_left_out = 0;  // there was no room for them in the file, or in the pages
+  };
+  Result<PrefixFileTokens> save_prefix_cache(const std::string& path, int64_t max_bytes = INT64_MAX);
+  Result<PrefixFileTokens> load_prefix_cache(const std::string& path, int64_t max_bytes = INT64_MAX);
   // Forgets all kept prefixes (those in use stay with their owners).
   void clear_prefix_cache();
 
@@ -157,7 +164,7 @@ class Engine {
 
   // engine_prefix_file.cc
   std::string prefix_file_key() const;
-  Status load_prefix_entries(class PrefixFileReader& reader, int64_t* num_tokens);
+  Status load_prefix_entries(class PrefixFileReader& reader, PrefixFileTokens* tokens);
 
   // engine_output.cc: from a step's logits to events, and the ends of requests
   void plan_sampling(const StepPlan& plan);
@@ -193,6 +200,7 @@ class Engine {
   std::unique_ptr<PrefixCache> prefix_cache_;
   std::unique_ptr<SwapSpace> swap_space_;  // may be null
   std::unique_ptr<Scheduler> scheduler_;
+  std::optional<StepBudget> step_budget_;  // none: it is fixed
   std::unique_ptr<Sampler> sampler_;
   std::unique_ptr<ParallelSampler> parallel_sampler_;  // null: one thread
   std::unordered_map<RequestId, std::unique_ptr<ActiveRequest>> requests_;

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <random>
 #include <set>
+#include <thread>
 
 #include "engine/testing/history_model.h"
 #include "ops/backends.h"
@@ -120,20 +121,58 @@ TEST_F(EngineTest, NeighboursPreemptionAndPrefixesChangeNothing) {
   }
 }
 
-// With a budget of its own choosing it does what it does with any other.
-TEST_F(EngineTest, MeasuresTheTokensOfAStep) {
+// With a budget of its own choosing it does what it does with any other, and the budget follows the steps.
+TEST_F(EngineTest, TheTokensOfAStepFollowItsTime) {
   EngineOptions engine_options = options();
   engine_options.max_num_batched_tokens = 0;
+  engine_options.step_seconds = 0.004;
   auto engine = make(engine_options);
-  EXPECT_GE(engine->memory_plan().max_num_batched_tokens, engine_options.max_num_seqs);
-  EXPECT_LE(engine->memory_plan().max_num_batched_tokens, 2048);
-  EXPECT_GT(engine->memory_plan().prefill_tokens_per_second, 0.0);
-  const std::vector<int32_t> prompt = random_tokens(random, 75);
-  const auto sink = add(*engine, prompt, greedy(20));
-  run(*engine);
-  EXPECT_EQ(sink->choices[0].token_ids, model.expected_greedy(prompt, 20));
+  const MemoryPlan& plan = engine->memory_plan();
+  EXPECT_GT(plan.prefill_tokens_per_second, 0.0);
+  EXPECT_GE(plan.first_step_tokens, engine_options.max_num_seqs + 16);
+  EXPECT_LE(plan.first_step_tokens, plan.max_num_batched_tokens);
+  EXPECT_LE(plan.max_num_batched_tokens, 2048);
+  EXPECT_EQ(engine->stats().step_tokens, plan.first_step_tokens);
+  const auto answer = [&](int num_tokens) {
+    const std::vector<int32_t> prompt = random_tokens(random, num_tokens);
+    const auto sink = add(*engine, prompt, greedy(5));
+    run(*engine);
+    EXPECT_EQ(sink->choices[0].token_ids, model.expected_greedy(prompt, 5));
+  };
+  // Whatever was measured, each step is too long now.
+  model.in_step = [] { std::this_thread::sleep_for(std::chrono::milliseconds(8)); };
+  for (int i = 0; i < 400 && engine->stats().step_tokens > engine_options.max_num_seqs + 16; ++i) answer(100);
+  EXPECT_EQ(engine->stats().step_tokens, engine_options.max_num_seqs + 16);
+  EXPECT_EQ(engine->memory_plan().max_num_batched_tokens, plan.max_num_batched_tokens);
   engine_options.max_num_batched_tokens = -1;
   EXPECT_FALSE(Engine::create(*ops, model, engine_options).is_ok());
+}
+
+TEST_F(EngineTest, TheTokensOfAStepGrowAfterASlowStart) {
+  EngineOptions engine_options = options();
+  engine_options.max_num_batched_tokens = 0;
+  engine_options.step_seconds = 2.0;
+  // At start a token takes 20 ms, as a step of one token alone is enough to tell.
+  model.in_step = [] { std::this_thread::sleep_for(std::chrono::milliseconds(160)); };
+  auto engine = make(engine_options);
+  model.in_step = nullptr;
+  const MemoryPlan& plan = engine->memory_plan();
+  ASSERT_LT(plan.first_step_tokens, plan.max_num_batched_tokens);
+  for (int i = 0; i < 400 && engine->stats().step_tokens < plan.max_num_batched_tokens; ++i) {
+    const std::vector<int32_t> prompt = random_tokens(random, 300);
+    const auto sink = add(*engine, prompt, greedy(5));
+    run(*engine);
+    EXPECT_EQ(sink->choices[0].token_ids, model.expected_greedy(prompt, 5));
+  }
+  EXPECT_EQ(engine->stats().step_tokens, plan.max_num_batched_tokens);
+  // One that was asked for stays.
+  engine_options.max_num_batched_tokens = 64;
+  auto fixed = make(engine_options);
+  model.in_step = [] { std::this_thread::sleep_for(std::chrono::milliseconds(8)); };
+  add(*fixed, random_tokens(random, 300), greedy(5));
+  run(*fixed);
+  EXPECT_EQ(fixed->stats().step_tokens, 64);
+  EXPECT_EQ(fixed->memory_plan().first_step_tokens, 0);
 }
 
 // Rows that are sampled side by side give what they give one after the other.

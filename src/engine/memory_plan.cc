@@ -9,8 +9,6 @@ namespace quire {
 namespace {
 
 // Page ids are 32-bit numbers.
-// Kernels work in tiles of a few tokens.
-constexpr int kTokenGrain = 16;
 constexpr int64_t kMostPages = int64_t{1} << 30;
 
 // The longest sequence that the pages hold, at most `most`.
@@ -31,12 +29,6 @@ Status check_weights_fit(int64_t weight_bytes, int64_t available_bytes) {
   return resource_exhausted(
       "the weights take " + format_bytes(weight_bytes) + ", but only " + format_bytes(available_bytes) +
       " of memory are available: free some, or choose a smaller or more strongly quantized model");
-}
-
-int choose_token_budget(double prefill_tokens_per_second, double step_seconds, int max_num_seqs) {
-  constexpr double kMostTokens = 2048;
-  const int num_tokens = static_cast<int>(std::clamp(prefill_tokens_per_second * step_seconds, 1.0, kMostTokens));
-  return std::max(num_tokens / kTokenGrain * kTokenGrain, max_num_seqs);
 }
 
 Result<MemoryPlan> plan_memory(const MemoryPlanInput& input) {
@@ -122,10 +114,10 @@ std::string MemoryPlan::to_string() const {
   char step_line[160];
   int length = std::snprintf(step_line, sizeof(step_line), "a step      %12d  tokens at most, %d sequences",
                              max_num_batched_tokens, max_num_seqs);
-  if (prefill_tokens_per_second > 0.0) {
+  if (first_step_tokens > 0) {
     std::snprintf(step_line + length, sizeof(step_line) - static_cast<size_t>(length),
-                  "; reading %.0f prompt tokens/s, %.0f ms", prefill_tokens_per_second,
-                  1e3 * max_num_batched_tokens / prefill_tokens_per_second);
+                  "; %d at first, %.0f ms at %.0f prompt tokens/s", first_step_tokens,
+                  1e3 * first_step_tokens / std::max(prefill_tokens_per_second, 1e-3), prefill_tokens_per_second);
   }
   char text[1024];
   std::snprintf(text, sizeof(text),

@@ -27,7 +27,8 @@ struct MemoryPlan {
   bool is_max_model_len_reduced = false;  // nobody asked, and the pages allow less than the model does
 
   int max_num_seqs = 0;
-  int max_num_batched_tokens = 0;          // of a step
+  int max_num_batched_tokens = 0;          // of the largest step
+  int first_step_tokens = 0;               // how many it may have at first, where that follows the rate; 0: it does not
   double prefill_tokens_per_second = 0.0;  // 0: not measured
 
   // A table for people, a line an item.
@@ -53,10 +54,6 @@ struct MemoryPlanInput {
   int max_num_seqs = 1;
   std::function<int64_t(int64_t num_tokens)> pages_of_sequence;  // at most, over all groups; does not fall
 };
-
-// How many tokens a step may have, so that it takes about `step_seconds` where it reads prompts at this rate: between
-// `max_num_seqs` (each gets one) and 2048.
-int choose_token_budget(double prefill_tokens_per_second, double step_seconds, int max_num_seqs);
 
 // Every error says which number to change.
 Result<MemoryPlan> plan_memory(const MemoryPlanInput& input);

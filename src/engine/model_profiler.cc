@@ -146,7 +146,7 @@ Result<double> ModelProfiler::measure_prefill_rate() {
 
 // A GPU runs the largest step. A CPU runs small ones: scratch grows with tokens, logit rows and context, each by
 // itself.
-Result<int64_t> ModelProfiler::measure_scratch(const StepBounds& bounds) {
+Status ModelProfiler::measure_scratch() {
   const int num_rows = bounds_.max_num_rows;
   const int num_tokens = static_cast<int>(std::min<int64_t>(bounds_.max_num_tokens, bounds_.max_context));
   const auto peak_after = [this](const BatchBuilder::ProfileShape& shape) -> Result<int64_t> {
@@ -154,27 +154,35 @@ Result<int64_t> ModelProfiler::measure_scratch(const StepBounds& bounds) {
     return arena_->peak_bytes();
   };
   // Rising in every direction, so that the peak after each is its own.
-  ASSIGN_OR_RETURN(const int64_t one, peak_after({}));
-  ASSIGN_OR_RETURN(const int64_t long_context, peak_after({.context_length = bounds_.max_context}));
-  ASSIGN_OR_RETURN(const int64_t tokens,
+  ASSIGN_OR_RETURN(peaks_.one_token, peak_after({}));
+  ASSIGN_OR_RETURN(peaks_.long_context, peak_after({.context_length = bounds_.max_context}));
+  ASSIGN_OR_RETURN(peaks_.many_tokens,
                    peak_after({.tokens_per_row = num_tokens, .context_length = num_tokens, .is_pooled = true}));
-  ASSIGN_OR_RETURN(const int64_t rows, peak_after({.num_rows = num_rows}));
+  ASSIGN_OR_RETURN(peaks_.many_rows, peak_after({.num_rows = num_rows}));
+  if (is_cpu(ops_)) return ok_status();
+  const int tokens_per_row = std::max(1, num_tokens / num_rows);
+  ASSIGN_OR_RETURN(peaks_.largest, peak_after({.num_rows = num_rows,
+                                               .tokens_per_row = tokens_per_row,
+                                               .context_length = tokens_per_row,
+                                               .is_pooled = true}));
+  return ok_status();
+}
+
+int64_t ModelProfiler::scratch_bytes(const StepBounds& bounds) const {
   if (!is_cpu(ops_)) {
-    const int tokens_per_row = std::max(1, num_tokens / num_rows);
-    ASSIGN_OR_RETURN(const int64_t full, peak_after({.num_rows = num_rows,
-                                                     .tokens_per_row = tokens_per_row,
-                                                     .context_length = tokens_per_row,
-                                                     .is_pooled = true}));
     // More logit rows than sequences may be wanted.
-    return full + activation_bound(model_.config(), {.num_logit_rows = bounds.max_logit_rows - num_rows});
+    return peaks_.largest +
+           activation_bound(model_.config(), {.num_logit_rows = bounds.max_logit_rows - bounds_.max_num_rows});
   }
+  const int num_tokens = static_cast<int>(std::min<int64_t>(bounds_.max_num_tokens, bounds_.max_context));
   const auto slope = [](int64_t high, int64_t low, int count) {
     return count > 1 ? static_cast<double>(high - low) / (count - 1) : 0.0;
   };
   const double context_share = static_cast<double>(bounds.max_context) / static_cast<double>(bounds_.max_context);
-  const double estimate = static_cast<double>(one) + slope(tokens, one, num_tokens) * bounds.max_num_tokens +
-                          slope(rows, one, num_rows) * bounds.max_logit_rows +
-                          static_cast<double>(long_context - one) * context_share;
+  const double estimate = static_cast<double>(peaks_.one_token) +
+                          slope(peaks_.many_tokens, peaks_.one_token, num_tokens) * bounds.max_num_tokens +
+                          slope(peaks_.many_rows, peaks_.one_token, bounds_.max_num_rows) * bounds.max_logit_rows +
+                          static_cast<double>(peaks_.long_context - peaks_.one_token) * context_share;
   const int64_t bound = activation_bound(model_.config(), {.num_tokens = bounds.max_num_tokens,
                                                            .num_logit_rows = bounds.max_logit_rows,
                                                            .num_hidden_rows = bounds.max_num_tokens}) -

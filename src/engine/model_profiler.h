@@ -46,8 +46,9 @@ class ModelProfiler {
   // Prompt tokens a second: steps that double in size, until one takes long enough to tell or is the largest.
   Result<double> measure_prefill_rate();
 
-  // How much scratch the largest step of `bounds` takes; at least what create() was given.
-  Result<int64_t> measure_scratch(const StepBounds& bounds);
+  // How much scratch steps take. Then, of the largest step of `bounds`, at least what create() was given:
+  Status measure_scratch();
+  int64_t scratch_bytes(const StepBounds& bounds) const;
 
   // The bounds of a profiler for measure_scratch, and for measure_prefill_rate.
   static StepBounds scratch_bounds(const Ops& ops, const StepBounds& bounds);
@@ -60,6 +61,15 @@ class ModelProfiler {
   Ops& ops_;
   const Model& model_;
   StepBounds bounds_;
+  // Peaks of the steps that were run; each is as large as the one before in all that it does not name.
+  struct ScratchPeaks {
+    int64_t one_token = 0;
+    int64_t long_context = 0;
+    int64_t many_tokens = 0;
+    int64_t many_rows = 0;
+    int64_t largest = 0;  // on a GPU
+  };
+  ScratchPeaks peaks_;
   std::vector<std::unique_ptr<AttentionPlan>> attention_plans_;
   std::unique_ptr<BatchBuilder> builder_;
   std::unique_ptr<KvCache> cache_;  // one page

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "engine/step_budget.h"
 #include "ops/host_memory.h"
 
 namespace quire {
@@ -11,6 +12,8 @@ namespace quire {
 namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
+// Of the KV pages, what the scratch of steps that are larger than the first ones may take in their place.
+constexpr int64_t kMostShareOfGrowth = 16;
 
 }  // namespace
 
@@ -36,50 +39,13 @@ Status ModelRunner::init() {
                      ModelProfiler::create(ops_, model_, kv_groups_, ModelProfiler::rate_bounds(ops_, bounds)));
     ASSIGN_OR_RETURN(prefill_tokens_per_second_, profiler->measure_prefill_rate());
   }
-  if (config_.max_num_batched_tokens == 0) {
-    config_.max_num_batched_tokens =
-        choose_token_budget(prefill_tokens_per_second_, config_.step_seconds, config_.max_num_seqs);
-    bounds.max_num_tokens = config_.max_num_batched_tokens;
-  }
+  RETURN_IF_ERROR(plan_steps_and_memory(bounds));
+  bounds.max_num_tokens = config_.max_num_batched_tokens;
   ASSIGN_OR_RETURN(attention_plans_, create_attention_plans(ops_, model_, kv_groups_, bounds));
-  int64_t arena_bytes = 0;
-  {
-    ASSIGN_OR_RETURN(const auto profiler,
-                     ModelProfiler::create(ops_, model_, kv_groups_, ModelProfiler::scratch_bounds(ops_, bounds)));
-    ASSIGN_OR_RETURN(arena_bytes, profiler->measure_scratch(bounds));
-  }
-
-  MemoryPlanInput input;
-  input.available_bytes = config_.available_bytes;
-  input.weight_bytes = model_.weight_bytes();
-  input.scratch_bytes = arena_bytes;
-  input.page_bytes = KvCache::page_bytes(kv_groups_, config_.page_size);
-  input.page_size = config_.page_size;
-  input.num_kv_groups = static_cast<int>(kv_groups_.size());
-  for (const KvGroup& group : kv_groups_) input.kv_bytes_per_token += group.bytes_per_token();
-  input.kv_cache_memory_bytes = config_.kv_cache_memory_bytes;
-  input.memory_share = config_.memory_share;
-  input.swap_space_bytes = config_.swap_space_bytes;
-  input.available_host_bytes = available_host_bytes();
-  input.is_on_host = is_on_cpu();
-  input.most_kv_bytes = config_.most_kv_bytes;
-  input.requested_max_model_len = config_.max_model_len;
-  input.model_max_context = model_.config().max_context;
-  input.max_num_seqs = config_.max_num_seqs;
-  input.pages_of_sequence = [this](int64_t num_tokens) {
-    int64_t total = 0;
-    for (const int window : group_windows()) {
-      total += PageTable::max_pages(num_tokens, config_.page_size, window, config_.max_num_batched_tokens);
-    }
-    return total;
-  };
-  ASSIGN_OR_RETURN(memory_plan_, plan_memory(input));
-  memory_plan_.max_num_seqs = config_.max_num_seqs;
-  memory_plan_.max_num_batched_tokens = config_.max_num_batched_tokens;
-  memory_plan_.prefill_tokens_per_second = prefill_tokens_per_second_;
 
   // On the CPU untouched memory costs nothing, so the arena may be larger than what was measured on small steps.
-  const int64_t capacity = is_on_cpu() ? 2 * arena_bytes + 64 * kMiB : arena_bytes;
+  const int64_t scratch_bytes = memory_plan_.scratch_bytes;
+  const int64_t capacity = is_on_cpu() ? 2 * scratch_bytes + 64 * kMiB : scratch_bytes;
   ASSIGN_OR_RETURN(DeviceBuffer scratch, ops_.allocate(capacity, "the scratch of a step"));
   arena_ = std::make_unique<Arena>(std::move(scratch));
   const BatchLimits limits = {
@@ -111,6 +77,76 @@ Status ModelRunner::init() {
     hidden_floats_.resize(static_cast<size_t>(num_floats));
   }
   return ok_status();
+}
+
+// Settles how large a step may ever be, and divides the memory.
+Status ModelRunner::plan_steps_and_memory(StepBounds bounds) {
+  int first = config_.max_num_batched_tokens;
+  int largest = first;
+  if (first == 0) {
+    const StepBudget::Bounds budget = {
+        .step_seconds = config_.step_seconds, .least = StepBudget::least_for(config_.max_num_seqs), .most = INT32_MAX};
+    first = StepBudget::choose(budget, prefill_tokens_per_second_);
+    largest = StepBudget::largest_for(first);
+    memory_plan_.first_step_tokens = first;
+  }
+  bounds.max_num_tokens = largest;
+  ASSIGN_OR_RETURN(const auto profiler,
+                   ModelProfiler::create(ops_, model_, kv_groups_, ModelProfiler::scratch_bounds(ops_, bounds)));
+  RETURN_IF_ERROR(profiler->measure_scratch());
+
+  MemoryPlanInput input = memory_plan_input();
+  const auto plan_for = [&](int num_tokens) {
+    config_.max_num_batched_tokens = num_tokens;
+    bounds.max_num_tokens = num_tokens;
+    input.scratch_bytes = profiler->scratch_bytes(bounds);
+    return plan_memory(input);
+  };
+  ASSIGN_OR_RETURN(MemoryPlan plan, plan_for(first));
+  // Steps that may become larger one day shall not cost the pages of today.
+  for (int most = largest; most > first; most /= 2) {
+    const Result<MemoryPlan> larger = plan_for(most);
+    if (larger.is_ok() && larger.value().max_model_len == plan.max_model_len &&
+        larger.value().scratch_bytes - plan.scratch_bytes <= plan.kv_bytes / kMostShareOfGrowth) {
+      plan = larger.value();
+      plan.max_num_batched_tokens = most;
+      break;
+    }
+  }
+  config_.max_num_batched_tokens = std::max(first, plan.max_num_batched_tokens);
+  plan.max_num_batched_tokens = config_.max_num_batched_tokens;
+  plan.first_step_tokens = memory_plan_.first_step_tokens;
+  plan.max_num_seqs = config_.max_num_seqs;
+  plan.prefill_tokens_per_second = prefill_tokens_per_second_;
+  memory_plan_ = plan;
+  return ok_status();
+}
+
+MemoryPlanInput ModelRunner::memory_plan_input() const {
+  MemoryPlanInput input;
+  input.available_bytes = config_.available_bytes;
+  input.weight_bytes = model_.weight_bytes();
+  input.page_bytes = KvCache::page_bytes(kv_groups_, config_.page_size);
+  input.page_size = config_.page_size;
+  input.num_kv_groups = static_cast<int>(kv_groups_.size());
+  for (const KvGroup& group : kv_groups_) input.kv_bytes_per_token += group.bytes_per_token();
+  input.kv_cache_memory_bytes = config_.kv_cache_memory_bytes;
+  input.memory_share = config_.memory_share;
+  input.swap_space_bytes = config_.swap_space_bytes;
+  input.available_host_bytes = available_host_bytes();
+  input.is_on_host = is_on_cpu();
+  input.most_kv_bytes = config_.most_kv_bytes;
+  input.requested_max_model_len = config_.max_model_len;
+  input.model_max_context = model_.config().max_context;
+  input.max_num_seqs = config_.max_num_seqs;
+  input.pages_of_sequence = [this](int64_t num_tokens) {
+    int64_t total = 0;
+    for (const int window : group_windows()) {
+      total += PageTable::max_pages(num_tokens, config_.page_size, window, config_.max_num_batched_tokens);
+    }
+    return total;
+  };
+  return input;
 }
 
 std::vector<int> ModelRunner::group_windows() const {

@@ -27,7 +27,7 @@ namespace quire {
 
 struct ModelRunnerConfig {
   int max_num_seqs = 32;
-  int max_num_batched_tokens = 512;  // 0: what a step of `step_seconds` reads of prompts
+  int max_num_batched_tokens = 512;  // 0: a multiple of what a step of `step_seconds` reads of prompts now
   double step_seconds = 0.25;
   int max_logit_rows = 64;
   int64_t max_model_len = 0;  // 0: not said
@@ -80,6 +80,8 @@ class ModelRunner {
   ModelRunner(Ops& ops, const Model& model, const ModelRunnerConfig& config)
       : ops_(ops), model_(model), config_(config) {}
   Status init();
+  Status plan_steps_and_memory(StepBounds bounds);
+  MemoryPlanInput memory_plan_input() const;
   void measure_swapping();
   void copy_pages(OpContext& context, const StepPlan& plan);
   std::span<const float> hidden_floats(OpContext& context, const TensorView& hidden);

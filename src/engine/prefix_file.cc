@@ -66,6 +66,15 @@ Result<std::unique_ptr<PrefixFileWriter>> PrefixFileWriter::create(const std::st
   return writer;
 }
 
+int64_t PrefixFileWriter::num_bytes_of(const PrefixFileHeader& header) {
+  return static_cast<int64_t>(kMagic.size() + 4 + header.key.size() + 4 + 4 + 8 + 8 + 8);
+}
+
+int64_t PrefixFileWriter::num_bytes_of_entry(const PrefixFileHeader& header, std::string_view salt, int num_pages) {
+  return 4 + 8 + 4 + static_cast<int64_t>(salt.size()) + 4 * int64_t{header.page_size} + header.num_groups +
+         num_pages * header.page_bytes + 8;
+}
+
 PrefixFileWriter::~PrefixFileWriter() {
   if (file_ == nullptr) return;
   std::fclose(file_);

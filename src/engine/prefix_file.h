@@ -50,6 +50,10 @@ class PrefixFileWriter {
   Status add(const PrefixFileEntry& entry);
   Status finish();
 
+  // What they take in the file.
+  static int64_t num_bytes_of(const PrefixFileHeader& header);
+  static int64_t num_bytes_of_entry(const PrefixFileHeader& header, std::string_view salt, int num_pages);
+
  private:
   PrefixFileWriter(std::string path, std::string temporary_path, std::FILE* file)
       : path_(std::move(path)), temporary_path_(std::move(temporary_path)), file_(file) {}

@@ -92,7 +92,7 @@ TEST_F(PrefixFileTest, PrefixesOutliveTheProcess) {
   auto second = make();
   const auto loaded = second->load_prefix_cache(path);
   ASSERT_TRUE(loaded.is_ok()) << loaded.status().message();
-  EXPECT_GT(loaded.value(), 0);
+  EXPECT_GT(loaded.value().num_tokens, 0);
   EXPECT_EQ(second->stats().num_pages_used, 0);
   EXPECT_GT(second->stats().num_pages_cached, 0);
   EXPECT_EQ(answer(*second, prompts), again);
@@ -110,11 +110,57 @@ TEST_F(PrefixFileTest, APoolThatIsSmallerTakesWhatFits) {
   auto small = make(40);
   const auto loaded = small->load_prefix_cache(path);
   ASSERT_TRUE(loaded.is_ok()) << loaded.status().message();
-  EXPECT_GT(loaded.value(), 0);
+  EXPECT_GT(loaded.value().num_tokens, 0);
   answer(*small, prompts);
   // Into a cache that has the same already.
   ASSERT_TRUE(first->load_prefix_cache(path).is_ok());
   answer(*first, prompts);
+}
+
+// What does not fit is left out, oldest first, and told; what is left of a file can be used.
+TEST_F(PrefixFileTest, TheFileIsNoLargerThanItMay) {
+  const auto prompts = make_prompts(20);
+  auto first = make();
+  answer(*first, prompts);
+  const auto whole = first->save_prefix_cache(path);
+  ASSERT_TRUE(whole.is_ok());
+  EXPECT_EQ(whole.value().num_left_out, 0);
+  const int64_t num_bytes = static_cast<int64_t>(fs::file_size(path));
+  // Of exactly this size it may be.
+  EXPECT_EQ(first->save_prefix_cache(path, num_bytes).value().num_left_out, 0);
+  EXPECT_EQ(make()->load_prefix_cache(path, num_bytes).value().num_tokens, whole.value().num_tokens);
+  auto refused = make();
+  const auto refusal = refused->load_prefix_cache(path, num_bytes - 1);
+  ASSERT_FALSE(refusal.is_ok());
+  EXPECT_NE(refusal.status().message().find("more than"), std::string::npos) << refusal.status().message();
+  EXPECT_EQ(refused->stats().num_pages_cached, 0);
+
+  for (const int64_t limit : {num_bytes - 1, num_bytes / 2, num_bytes / 10, int64_t{2000}, int64_t{0}}) {
+    const auto saved = first->save_prefix_cache(path, limit);
+    ASSERT_TRUE(saved.is_ok()) << saved.status().message();
+    EXPECT_EQ(saved.value().num_tokens + saved.value().num_left_out, whole.value().num_tokens);
+    EXPECT_GT(saved.value().num_left_out, 0);
+    if (limit > 0) {
+      EXPECT_LE(static_cast<int64_t>(fs::file_size(path)), limit);
+    }
+    auto second = make();
+    EXPECT_EQ(second->load_prefix_cache(path).value().num_tokens, saved.value().num_tokens);
+    const int64_t num_found = answer(*second, {prompts.back()});
+    if (limit >= num_bytes / 2) {
+      EXPECT_EQ(num_found, (static_cast<int64_t>(prompts.back().size()) - 1) / 8 * 8);  // the newest
+    }
+  }
+  // A pool that is full reads no further: what comes then may be anything.
+  ASSERT_TRUE(first->save_prefix_cache(path).is_ok());
+  std::string bytes = read_file();
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  write_file(bytes);
+  auto small = make(40);
+  const auto loaded = small->load_prefix_cache(path);
+  ASSERT_TRUE(loaded.is_ok()) << loaded.status().message();
+  EXPECT_EQ(loaded.value().num_tokens + loaded.value().num_left_out, whole.value().num_tokens);
+  EXPECT_GT(loaded.value().num_left_out, 0);
+  answer(*small, prompts);
 }
 
 TEST_F(PrefixFileTest, AnotherModelOrLayoutIsRefused) {
@@ -141,7 +187,7 @@ TEST_F(PrefixFileTest, WrongContentsAreNeverSaved) {
   while (engine->has_work()) ASSERT_TRUE(engine->step().is_ok());
   EXPECT_EQ(sink->choices[0].finish_reason, FinishReason::kError);
   ASSERT_TRUE(engine->save_prefix_cache(path).is_ok());
-  EXPECT_EQ(make()->load_prefix_cache(path).value(), 0);
+  EXPECT_EQ(make()->load_prefix_cache(path).value().num_tokens, 0);
 }
 
 // Cut off anywhere and with any byte changed: refused with a message, and the engine goes on with an empty cache.
@@ -231,7 +277,7 @@ TEST_F(PrefixFileTest, HostileFilesAreRefused) {
 TEST_F(PrefixFileTest, AFolderThatIsNotThereIsAnError) {
   auto engine = make();
   path = (folder / "missing" / "prefixes").string();
-  const Status status = engine->save_prefix_cache(path);
+  const Status status = engine->save_prefix_cache(path).status();
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
   EXPECT_NE(status.message().find(path), std::string::npos);
 }

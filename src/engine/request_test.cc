@@ -97,20 +97,17 @@ TEST(MemoryPlan, ContextGivesWayUnlessItWasAskedFor) {
   expect_refused(plan_memory(input).status(), "4096");
 }
 
-TEST(MemoryPlan, TokensOfAStepFollowTheRate) {
-  const auto budget = [](double rate, int max_num_seqs) { return choose_token_budget(rate, 0.25, max_num_seqs); };
-  EXPECT_EQ(budget(330.0, 32), 80);
-  EXPECT_EQ(budget(330.0, 256), 256);  // each of them gets a token
-  EXPECT_EQ(budget(1.0, 1), 1);
-  EXPECT_EQ(budget(0.0, 4), 4);
-  EXPECT_EQ(budget(1e9, 4), 2048);
+TEST(MemoryPlan, TellsTheTokensOfAStep) {
   MemoryPlan plan;
-  plan.max_num_batched_tokens = 80;
+  plan.max_num_batched_tokens = 640;
+  plan.max_num_seqs = 32;
+  plan.first_step_tokens = 80;
   plan.prefill_tokens_per_second = 330.0;
-  EXPECT_NE(plan.to_string().find("80  tokens at most"), std::string::npos) << plan.to_string();
-  EXPECT_NE(plan.to_string().find("330 prompt tokens/s, 242 ms"), std::string::npos) << plan.to_string();
-  plan.prefill_tokens_per_second = 0.0;
-  EXPECT_EQ(plan.to_string().find("prompt tokens/s"), std::string::npos);
+  EXPECT_NE(plan.to_string().find("640  tokens at most, 32 sequences; 80 at first, 242 ms at 330 prompt tokens/s\n"),
+            std::string::npos)
+      << plan.to_string();
+  plan.first_step_tokens = 0;  // it stays what was asked for
+  EXPECT_NE(plan.to_string().find("640  tokens at most, 32 sequences\n"), std::string::npos) << plan.to_string();
 }
 
 TEST(MemoryPlan, WhatCannotBeIsRefusedWithNumbers) {

@@ -26,7 +26,11 @@ int64_t num_left(const Sequence& sequence) {
 }  // namespace
 
 Scheduler::Scheduler(SchedulerConfig config, PagePool* pool, PrefixCache* prefix_cache, SwapSpace* swap_space)
-    : config_(std::move(config)), pool_(pool), prefix_cache_(prefix_cache), swap_space_(swap_space) {
+    : config_(std::move(config)),
+      step_tokens_(config_.max_num_batched_tokens),
+      pool_(pool),
+      prefix_cache_(prefix_cache),
+      swap_space_(swap_space) {
   CHECK(config_.max_num_seqs > 0);
   CHECK(config_.max_num_batched_tokens >= config_.max_num_seqs);
   CHECK(config_.max_logit_rows >= config_.max_num_seqs);
@@ -39,6 +43,11 @@ Scheduler::Scheduler(SchedulerConfig config, PagePool* pool, PrefixCache* prefix
 Scheduler::~Scheduler() {
   plan_.clear();
   given_.clear();
+}
+
+void Scheduler::set_step_tokens(int num_tokens) {
+  CHECK(num_tokens >= config_.max_num_seqs && num_tokens <= config_.max_num_batched_tokens);
+  step_tokens_ = num_tokens;
 }
 
 int64_t Scheduler::max_pages_of(int64_t num_tokens) const {
@@ -188,7 +197,7 @@ void Scheduler::read_chunk(Sequence& sequence) {
 }
 
 int64_t Scheduler::largest_chunk(const Sequence& sequence) const {
-  int64_t chunk = std::min<int64_t>(num_left(sequence), config_.max_num_batched_tokens - plan_.num_tokens);
+  int64_t chunk = std::min<int64_t>(num_left(sequence), step_tokens_ - plan_.num_tokens);
   const int64_t rows_left = config_.max_logit_rows - plan_.num_logit_rows;
   if (sequence.wants_prompt_logits()) {
     // One row a position from next_prompt_logit on, the last position's sample included.

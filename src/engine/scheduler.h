@@ -27,7 +27,7 @@ namespace quire {
 
 struct SchedulerConfig {
   int max_num_seqs = 32;
-  int max_num_batched_tokens = 512;  // at least max_num_seqs
+  int max_num_batched_tokens = 512;  // of the largest step; at least max_num_seqs
   int max_logit_rows = 64;           // of a step; at least max_num_seqs
   int64_t max_model_len = 0;
   int page_size = 16;
@@ -55,6 +55,9 @@ class Scheduler {
   // The next step, what was planned ahead of it included. No rows: there is nothing to run, but the plan may have
   // copies. Valid until the next call.
   const StepPlan& schedule();
+
+  // How many tokens the next steps may have: max_num_seqs to max_num_batched_tokens, which it is at first.
+  void set_step_tokens(int num_tokens);
 
   // The step has been launched, with its inputs fixed: its rows count as computed from here on.
   void launch();
@@ -126,6 +129,7 @@ class Scheduler {
   void drop_pages(Sequence& sequence);
 
   SchedulerConfig config_;
+  int step_tokens_;
   PagePool* pool_;
   PrefixCache* prefix_cache_;
   SwapSpace* swap_space_;

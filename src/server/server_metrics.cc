@@ -39,6 +39,7 @@ ServerMetrics::ServerMetrics(MetricRegistry& registry, const MetricLabels& model
       num_kv_pages_used(registry.gauge("quire_kv_pages_used", "KV pages that requests hold.", model)),
       num_kv_pages_cached(
           registry.gauge("quire_kv_pages_cached", "KV pages that nobody holds, kept by the prefix cache.", model)),
+      num_step_tokens(registry.gauge("quire_step_tokens", "Tokens that a step may have now.", model)),
       num_swap_pages_used(registry.gauge("quire_swap_pages_used", "Pages of the swap space in use.", model)),
       num_preemptions(registry.counter("vllm:num_preemptions_total",
                                        "How often a running sequence had to give way to others.", model)),
@@ -114,6 +115,7 @@ void set_engine_metrics(ServerMetrics& metrics, const EngineSnapshot& snapshot) 
   metrics.num_kv_pages.set(stats.num_pages);
   metrics.num_kv_pages_used.set(stats.num_pages_used);
   metrics.num_kv_pages_cached.set(stats.num_pages_cached);
+  metrics.num_step_tokens.set(stats.step_tokens);
   metrics.num_swap_pages_used.set(stats.num_swap_pages_used);
   metrics.num_preemptions.raise_to(static_cast<double>(stats.num_preemptions));
   metrics.num_swap_outs.raise_to(static_cast<double>(stats.num_swap_outs));

@@ -27,6 +27,7 @@ struct ServerMetrics {
   Gauge& num_kv_pages;
   Gauge& num_kv_pages_used;
   Gauge& num_kv_pages_cached;
+  Gauge& num_step_tokens;
   Gauge& num_swap_pages_used;
   Counter& num_preemptions;
   Counter& num_swap_outs;
