@@ -45,6 +45,20 @@ void append_header(std::string& head, std::string_view name, std::string_view va
   head += "\r\n";
 }
 
+// Compressed, say. There may be several such headers, with several codings each.
+bool has_coded_body(const HttpRequest& request) {
+  for (const auto& [name, value] : request.headers) {
+    if (!equals_ignoring_case(name, "content-encoding")) continue;
+    for (std::string_view rest = value; !rest.empty();) {
+      const size_t comma = std::min(rest.find(','), rest.size());
+      const std::string_view coding = trim_spaces(rest.substr(0, comma));
+      if (!coding.empty() && !equals_ignoring_case(coding, "identity")) return true;
+      rest.remove_prefix(std::min(comma + 1, rest.size()));
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 HttpConnectionContext::HttpConnectionContext(const HttpLimits& the_limits, HttpFrontDoor& door)
@@ -115,8 +129,8 @@ void HttpConnection::on_read(TransportStatus status, size_t num_bytes) {
   if (status == TransportStatus::kEnd) has_peer_ended_ = true;
   if (phase_ == Phase::kAnswering) {
     if (has_peer_ended_) {
-      // Whether it still reads cannot be known; most that end their side have gone. What is answered at once still
-      // reaches those that have not.
+      // Whether it still reads cannot be known before there is something to write, and work for nobody is dear: the
+      // client counts as gone, as with other servers. What is answered at once still reaches it if it has not.
       if (exchange_ != nullptr) exchange_->client_left(false);
       return;
     }
@@ -189,6 +203,14 @@ void HttpConnection::on_head() {
                   false);
   }
   admission_ = context_->front_door.admit(request, request_id_);
+  if (!admission_.refusal.has_value() && has_coded_body(request)) {
+    admission_.refusal =
+        http_error_response(415,
+                            "bodies are taken as they are: send this one without the Content-Encoding '" +
+                                valid_utf8(request.header("content-encoding")) + "'",
+                            "unsupported_content_encoding");
+    admission_.refusal->headers.emplace_back("Accept-Encoding", "identity");
+  }
   if (admission_.refusal.has_value()) {
     const std::optional<uint64_t> length = reader_->content_length();
     const bool is_small = length.has_value() && *length <= kMaxDiscardedBodyBytes && !reader_->expects_continue();

@@ -178,6 +178,25 @@ TEST_F(HttpConnectionTest, RefusedBeforeTheBody) {
   EXPECT_EQ(context_->num_buffered_body_bytes.load(), 0);
 }
 
+TEST_F(HttpConnectionTest, BodiesAreTakenAsTheyAre) {
+  open();
+  for (const char* header : {"Content-Encoding: gzip\r\n", "Content-Encoding: identity, br\r\n",
+                             "content-encoding:\r\nCONTENT-ENCODING: Deflate\r\n"}) {
+    const std::string answer = exchange(post("/echo", "\x1f\x8b...", header));
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 415 Unsupported Media Type\r\n")) << answer;
+    EXPECT_TRUE(has(answer, "\r\nAccept-Encoding: identity\r\n"));
+    EXPECT_TRUE(has(body_of(answer), "unsupported_content_encoding")) << answer;
+    EXPECT_EQ(door_.finished.back(), "/echo 415 refused");
+  }
+  EXPECT_EQ(body_of(exchange(post("/echo", "plain", "Content-Encoding: Identity\r\n"))), "plain!");
+  EXPECT_EQ(body_of(exchange(post("/echo", "plain", "Content-Encoding:\r\n"))), "plain!");
+  // Who may not come is told that first; what is too large to skip ends the connection.
+  EXPECT_TRUE(exchange(post("/forbidden", "x", "Content-Encoding: gzip\r\n")).starts_with("HTTP/1.1 403"));
+  EXPECT_TRUE(exchange("POST /echo HTTP/1.1\r\nHost: h\r\nContent-Encoding: gzip\r\nContent-Length: 9999999\r\n\r\n")
+                  .starts_with("HTTP/1.1 415"));
+  EXPECT_TRUE(transport_->is_finished());
+}
+
 TEST_F(HttpConnectionTest, LimitsOfBodies) {
   limits_.max_buffered_body_bytes = 100;
   open();
@@ -276,6 +295,23 @@ TEST_F(HttpConnectionTest, LeavingAfterTheAnswerIsNothing) {
   transport_->send_end();
   transport_->run();
   EXPECT_EQ(door_.num_closed, 0);
+  EXPECT_TRUE(transport_->is_finished());
+  EXPECT_EQ(door_.finished[0], "/slow 200 ok");
+}
+
+// The rule for a client that ends its side after its request: it counts as gone, so that nothing is computed for
+// nobody; but what the handler answers for all that is sent.
+TEST_F(HttpConnectionTest, AnEndOfTheClientsSideEndsTheWork) {
+  open();
+  exchange(post("/slow", "a whole request"));
+  EXPECT_EQ(door_.num_closed, 0);
+  transport_->send_end();
+  transport_->run();
+  EXPECT_EQ(door_.num_closed, 1);
+  EXPECT_TRUE(door_.kept[0]->is_closed());
+  EXPECT_FALSE(transport_->is_closed());
+  door_.kept[0]->respond({.body = "late"});
+  EXPECT_EQ(body_of(transport_->take_written()), "late");
   EXPECT_TRUE(transport_->is_finished());
   EXPECT_EQ(door_.finished[0], "/slow 200 ok");
 }

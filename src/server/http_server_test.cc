@@ -190,6 +190,17 @@ TEST_F(HttpServerTest, ManyClientsAtOnce) {
   EXPECT_EQ(server_->stats().num_accepted, 16);
 }
 
+// An end and a half end look the same from here: both end the work.
+TEST_F(HttpServerTest, ClientsThatEndTheirSideCountAsGone) {
+  open();
+  const auto client = Client::tcp(server_->port());
+  client->send("GET /hang HTTP/1.1\r\nHost: h\r\n\r\n");
+  EXPECT_TRUE(wait_for_connections(1));
+  std::this_thread::sleep_for(100ms);
+  ::shutdown(client->fd(), SHUT_WR);
+  EXPECT_TRUE(door_.wait_for_closed(1));
+}
+
 TEST_F(HttpServerTest, DisconnectsAreNoticedWhileAnAnswerIsMade) {
   open();
   std::vector<std::unique_ptr<Client>> clients;
