@@ -85,10 +85,23 @@ class RunBatchTest(unittest.TestCase):
         responses = {line["custom_id"]: line["response"] for line in lines if line["response"]}
         self.assertEqual({key: value["status_code"] for key, value in responses.items()}, {"good": 200, "refused": 400, "model": 404})
         self.assertIn("max_tokens", responses["refused"]["body"]["error"]["message"])
-        # Once more: nothing is asked or written again.
+        # Once more: nothing is asked or written again, and nothing has become good by that.
         before = self.output.read_text()
-        self.run_batch()
+        result = self.run_batch(code=1)
+        self.assertIn("0 answered, 0 failed, 11 were there already", result.stderr)
+        self.assertIn("10 of 11 requests failed (10 of them in an earlier run", result.stderr)
         self.assertEqual(self.output.read_text(), before)
+
+    def test_refused_prompts_count_no_tokens(self):
+        self.write([completion("good", prompt="hello", max_tokens=4), completion("long", prompt="hello " * 3000)])
+        result = self.run_batch(code=1)
+        self.assertEqual(self.answers()["long"]["response"]["status_code"], 400)
+        num_prompt_tokens = self.answers()["good"]["response"]["body"]["usage"]["prompt_tokens"]
+        self.assertIn(f"1 answered, 1 failed, 0 were there already: {num_prompt_tokens} prompt tokens, 4 tokens made", result.stderr)
+        # What failed before makes the command fail again, until it is asked again.
+        self.assertIn("1 of 2 requests failed (1 of them in an earlier run", self.run_batch(code=1).stderr)
+        self.write([completion("good")])
+        self.run_batch()
 
     def test_it_goes_on_where_it_stopped(self):
         requests = [completion(f"r{i}", prompt=f"number {i}") for i in range(20)]

@@ -115,9 +115,14 @@ class BatchRun {
     console_.info(
         fmt::format("{} answered, {} failed, {} were there already: {} prompt tokens, {} tokens made in {:.1f} s",
                     num_answered_, num_failed_, num_skipped_, num_prompt_tokens_, num_generated_tokens_, elapsed_s()));
-    if (num_failed_ == 0) return ok_status();
-    return invalid_argument(
-        fmt::format("{} of {} requests failed; the output says why", num_failed_, num_answered_ + num_failed_));
+    const int64_t num_failures = num_failed_ + num_failed_before_;
+    if (num_failures == 0) return ok_status();
+    const std::string before =
+        num_failed_before_ == 0
+            ? std::string()
+            : fmt::format(" ({} of them in an earlier run: --overwrite asks again)", num_failed_before_);
+    return invalid_argument(fmt::format("{} of {} requests failed{}; the output says why", num_failures,
+                                        num_answered_ + num_failed_ + num_skipped_, before));
   }
 
  private:
@@ -129,16 +134,18 @@ class BatchRun {
     if (is_too_long) {
       error = {"", "line_too_long", fmt::format("line {} is longer than 64 MiB", line_number_)};
     } else if (read_batch_line(line, line_number_, &call, &error)) {
-      if (output_.has_answer(call.custom_id)) {
+      if (output_.claim(call.custom_id)) {
+        if (!output_.has_answer(call.custom_id)) return send(std::move(call));
         ++num_skipped_;
+        if (output_.has_failure(call.custom_id)) ++num_failed_before_;
         return ok_status();
       }
-      if (output_.claim(call.custom_id)) return send(std::move(call));
       error = {call.custom_id, "duplicate_custom_id",
                fmt::format("line {}: an earlier line has the same custom_id", line_number_)};
     }
     if (output_.has_line_error(line_number_)) {
       ++num_skipped_;
+      ++num_failed_before_;
       return ok_status();
     }
     ++num_failed_;
@@ -159,9 +166,13 @@ class BatchRun {
     num_bytes_under_way_ -= static_cast<int64_t>(answer.num_request_bytes);
     // Answers that only say that the engine has broken are not kept: the next run asks again.
     RETURN_IF_ERROR(server_.loop->failure());
-    answer.status / 100 == 2 ? ++num_answered_ : ++num_failed_;
-    num_prompt_tokens_ += answer.num_prompt_tokens;
-    num_generated_tokens_ += answer.num_generated_tokens;
+    if (answer.status / 100 == 2) {
+      ++num_answered_;
+      num_prompt_tokens_ += answer.num_prompt_tokens;
+      num_generated_tokens_ += answer.num_generated_tokens;
+    } else {
+      ++num_failed_;  // of a prompt that was refused nothing was computed
+    }
     RETURN_IF_ERROR(output_.write(answer));
     show_progress();
     return ok_status();
@@ -201,6 +212,7 @@ class BatchRun {
   int64_t num_answered_ = 0;
   int64_t num_failed_ = 0;
   int64_t num_skipped_ = 0;
+  int64_t num_failed_before_ = 0;  // of them
   int64_t num_prompt_tokens_ = 0;
   int64_t num_generated_tokens_ = 0;
 };

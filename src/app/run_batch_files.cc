@@ -35,6 +35,14 @@ const json::string* text_member(const json::object& object, const char* key) {
   return value != nullptr ? value->if_string() : nullptr;
 }
 
+// Of a line of the output.
+bool is_success(const json::object& line) {
+  const json::value* response = line.if_contains("response");
+  const json::value* status =
+      response != nullptr && response->is_object() ? response->get_object().if_contains("status_code") : nullptr;
+  return status != nullptr && status->is_int64() && status->get_int64() / 100 == 2;
+}
+
 std::string serialize(const json::object& line) {
   const std::string text = json::serialize(line);
   return is_valid_utf8(text) ? text : replace_invalid_utf8(text);
@@ -129,6 +137,7 @@ Status BatchOutput::read_former(const std::string& path) {
       lines_in_error_.insert(error_line->get_int64());
     } else if (id != nullptr) {
       answered_.insert(key_of(std::string(*id)));
+      if (!is_success(*object)) failed_.insert(key_of(std::string(*id)));
     }
   }
   if (was_repaired_ && ::ftruncate(::fileno(file_), num_bytes) != 0)
@@ -138,6 +147,10 @@ Status BatchOutput::read_former(const std::string& path) {
 
 bool BatchOutput::has_answer(const std::string& custom_id) const {
   return answered_.contains(key_of(custom_id));
+}
+
+bool BatchOutput::has_failure(const std::string& custom_id) const {
+  return failed_.contains(key_of(custom_id));
 }
 
 bool BatchOutput::claim(const std::string& custom_id) {

@@ -36,7 +36,8 @@ class BatchOutput {
 
   int64_t num_kept() const { return num_kept_; }        // answers that were there already
   bool was_repaired() const { return was_repaired_; }   // a line that was cut off has been taken away
-  bool has_answer(const std::string& custom_id) const;  // there, or written since
+  bool has_answer(const std::string& custom_id) const;  // there
+  bool has_failure(const std::string& custom_id) const;  // there, and no success
   bool has_line_error(int64_t line_number) const { return lines_in_error_.contains(line_number); }
   // False: this run has taken the id already.
   bool claim(const std::string& custom_id);
@@ -59,6 +60,7 @@ class BatchOutput {
 
   std::FILE* file_;
   std::unordered_set<Key, KeyHash> answered_;
+  std::unordered_set<Key, KeyHash> failed_;  // of them
   std::unordered_set<Key, KeyHash> claimed_;
   std::unordered_set<int64_t> lines_in_error_;
   int64_t num_kept_ = 0;
