@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <utility>
 
 namespace quire::app {
 
@@ -21,11 +22,11 @@ Status check_results() {
       "the results could not be written to standard output, or not all of them: it is closed, or its disk is full");
 }
 
-Console::Console(LogLevel level) : level_(level), is_terminal_(isatty(STDERR_FILENO) == 1) {}
+Console::Console(LogLevel level) : Console(level, isatty(STDERR_FILENO) == 1) {}
 
 void Console::print_line(const std::string& line) {
-  end_progress();
-  tell(line + "\n");
+  const std::lock_guard lock(mutex_);
+  tell(take_line_end() + line + "\n");
 }
 
 void Console::info(const std::string& message) {
@@ -43,27 +44,35 @@ void Console::error(const std::string& message) {
 void Console::progress(const std::string& what, int64_t num_bytes_done, int64_t num_bytes_total) {
   if (level_ > LogLevel::kInfo || !is_terminal_ || num_bytes_total <= 0) return;
   const auto now = std::chrono::steady_clock::now();
+  const std::lock_guard lock(mutex_);
   if (num_bytes_done < num_bytes_total && now - last_progress_ < std::chrono::milliseconds(100)) return;
   last_progress_ = now;
   constexpr double kMegabyte = 1e6;
-  tell(fmt::format("\r{}: {:3.0f} %, {:.0f} of {:.0f} MB\x1b[K", what,
-                   100.0 * static_cast<double>(num_bytes_done) / static_cast<double>(num_bytes_total),
-                   static_cast<double>(num_bytes_done) / kMegabyte, static_cast<double>(num_bytes_total) / kMegabyte));
-  std::fflush(stderr);
-  has_open_line_ = true;
+  rewrite_line(fmt::format("{}: {:3.0f} %, {:.0f} of {:.0f} MB", what,
+                           100.0 * static_cast<double>(num_bytes_done) / static_cast<double>(num_bytes_total),
+                           static_cast<double>(num_bytes_done) / kMegabyte,
+                           static_cast<double>(num_bytes_total) / kMegabyte));
 }
 
 void Console::progress_line(const std::string& text) {
   if (level_ > LogLevel::kInfo || !is_terminal_) return;
+  const std::lock_guard lock(mutex_);
+  rewrite_line(text);
+}
+
+void Console::rewrite_line(const std::string& text) {
   tell("\r" + text + "\x1b[K");
   std::fflush(stderr);
   has_open_line_ = true;
 }
 
 void Console::end_progress() {
-  if (!has_open_line_) return;
-  std::fputs("\r\x1b[K", stderr);
-  has_open_line_ = false;
+  const std::lock_guard lock(mutex_);
+  tell(take_line_end());
+}
+
+std::string Console::take_line_end() {
+  return std::exchange(has_open_line_, false) ? "\r\x1b[K" : "";
 }
 
 LogLevel parse_log_level(const std::string& name) {

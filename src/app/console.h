@@ -1,9 +1,10 @@
 // What commands tell people, on stderr: messages by level, and a progress line that rewrites itself on a terminal.
-// Results go to stdout by print_result. Used on the main thread.
+// Results go to stdout by print_result. Any thread may tell something; lines stay whole.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <mutex>
 #include <string>
 
 #include "base/status.h"
@@ -24,6 +25,7 @@ Status check_results();
 class Console {
  public:
   explicit Console(LogLevel level);
+  Console(LogLevel level, bool is_terminal) : level_(level), is_terminal_(is_terminal) {}
   ~Console() { end_progress(); }
   Console(const Console&) = delete;
   Console& operator=(const Console&) = delete;
@@ -43,9 +45,12 @@ class Console {
 
  private:
   void print_line(const std::string& line);
+  void rewrite_line(const std::string& text);  // with the mutex held, as is
+  std::string take_line_end();                 // what wipes the progress line, if there is one
 
-  LogLevel level_;
-  bool is_terminal_;
+  const LogLevel level_;
+  const bool is_terminal_;
+  std::mutex mutex_;  // of what follows, and of stderr for as long as a line takes
   bool has_open_line_ = false;
   std::chrono::steady_clock::time_point last_progress_{};
 };
