@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <future>
 #include <map>
+#include <random>
 #include <thread>
 
 #include "engine/engine_loop.h"
@@ -54,6 +56,7 @@ class LiveEngineTest : public testing::ApiFixture {
  protected:
   ~LiveEngineTest() override {
     is_held_ = false;
+    num_permitted_steps_ = INT64_MAX;
     if (loop_ != nullptr) loop_->stop();
     pool_.reset();
   }
@@ -71,8 +74,8 @@ class LiveEngineTest : public testing::ApiFixture {
     options.swap_space_bytes = shape.num_swap_pages * kPageBytes;
     engine_made_ = Engine::create(*ops_, *model_, options).value();
     model_->in_step = [this] {
-      ++num_steps_;
-      while (is_held_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      const int64_t step = ++num_steps_;
+      while (is_held_ || step > num_permitted_steps_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     };
     loop_ = EngineLoop::create(*engine_made_, {}).value();
     client_ = std::make_unique<LoopClient>(*loop_);
@@ -103,50 +106,110 @@ class LiveEngineTest : public testing::ApiFixture {
     });
   }
 
+  // Returns when the engine is inside a step that it may not end, `num_steps` further on.
+  bool run_steps(int num_steps) {
+    const int64_t last = num_permitted_steps_ += num_steps;
+    return becomes([&] { return num_steps_ > last; });
+  }
+  // Long work of the pool runs one after another: what was posted has been done.
+  void wait_for_readers() {
+    std::promise<void> is_done;
+    ASSERT_TRUE(pool_->create_strand()->post_long([&] { is_done.set_value(); }).is_ok());
+    is_done.get_future().wait();
+  }
+  void expect_all_gauges_are_zero() {
+    set_engine_metrics(*metrics_, loop_->snapshot());
+    for (const Gauge* gauge : {&metrics_->num_requests_running, &metrics_->num_requests_waiting,
+                               &metrics_->kv_cache_usage, &metrics_->gpu_cache_usage, &metrics_->cpu_cache_usage,
+                               &metrics_->num_kv_pages_used, &metrics_->num_swap_pages_used}) {
+      EXPECT_EQ(gauge->value(), 0.0);
+    }
+  }
+
   std::unique_ptr<HistoryModel> model_;
   std::unique_ptr<Ops> ops_;
   std::unique_ptr<Engine> engine_made_;
   std::unique_ptr<EngineLoop> loop_;
   std::unique_ptr<LoopClient> client_;
   std::atomic<int64_t> num_steps_ = 0;
-  std::atomic<bool> is_held_ = false;  // the model stays inside its next step
+  std::atomic<bool> is_held_ = false;                     // the model stays inside its next step
+  std::atomic<int64_t> num_permitted_steps_ = INT64_MAX;  // and inside any after so many
 };
 
-// F040: 300 requests with a large budget, each closed by its client during prefill or decode, streamed and not.
+// F040: 300 requests with a large budget, each closed by its client during prefill or decode, streamed and not. The
+// engine runs a few steps at a time, so that each of them is at work when its client leaves, whoever is quicker.
 TEST_F(LiveEngineTest, ClientsThatLeaveTakeNothingWithThem) {
   make();
   constexpr int kBudget = 1500;
   for (int round = 0; round < 15; ++round) {
+    num_permitted_steps_ = num_steps_.load();
     std::vector<Exchange> streams, others;
     for (int i = 0; i < 5; ++i) {
       streams.push_back(complete(prompt_of(4, round + i), kBudget, R"(,"stream":true)"));
       others.push_back(complete(prompt_of(4, round - i + 20), kBudget));
     }
+    ASSERT_TRUE(becomes([this] { return loop_->snapshot().num_active == 10; }));
+    ASSERT_TRUE(run_steps(5));
     for (const Exchange& stream : streams) ASSERT_TRUE(stream->wait_for_events(1));
-    // Long enough to be in their prompts when their clients leave: 19,000 tokens, 64 a step.
+    // Some are in their prompts when their clients leave, the first have read them: 19,000 tokens, 54 a step.
     for (int i = 0; i < 5; ++i) {
       others.push_back(complete(prompt_of(1900, 10 * i + round), 100, R"(,"stream":true)"));
       others.push_back(complete(prompt_of(1900, 10 * i + round + 1), 100));
     }
-    const int64_t num_before = loop_->snapshot().stats.num_prompt_tokens;
-    ASSERT_TRUE(becomes([&] {
-      const EngineStats stats = loop_->snapshot().stats;
-      return stats.num_requests == 20 * (round + 1) && stats.num_prompt_tokens >= num_before + 1900;
-    }));
+    ASSERT_TRUE(becomes([this] { return loop_->snapshot().num_active == 20; }));
+    ASSERT_TRUE(run_steps(45));
+    wait_for_readers();
     for (const Exchange& exchange : streams) exchange->close();
     for (const Exchange& exchange : others) exchange->close();
+    num_permitted_steps_ = INT64_MAX;
+    ASSERT_TRUE(becomes_idle());
+    EXPECT_EQ(loop_->snapshot().stats.num_aborted[static_cast<size_t>(AbortReason::kDisconnected)], 20 * (round + 1));
   }
-  ASSERT_TRUE(becomes_idle());
   const EngineStats stats = loop_->snapshot().stats;
   EXPECT_EQ(stats.num_requests, 300);
-  // One or two of those with little left may have been quicker than their clients.
-  EXPECT_GE(stats.num_aborted[static_cast<size_t>(AbortReason::kDisconnected)], 280);
-  EXPECT_LT(stats.num_generated_tokens, 300 * kBudget / 4);  // nobody ran on to the budget
+  EXPECT_EQ(stats.num_aborted[static_cast<size_t>(AbortReason::kDisconnected)], 300);
+  EXPECT_EQ(stats.num_finished[static_cast<size_t>(FinishReason::kAborted)], 300);
+  EXPECT_LT(stats.num_generated_tokens, 300 * 60);  // nobody ran on
+  expect_all_gauges_are_zero();
 
   const int64_t num_steps = num_steps_;
   auto exchange = complete({5, 6, 7}, 10);
   EXPECT_EQ(tokens_of(answer_of(*exchange)), model_->expected_greedy({5, 6, 7}, 10));
   EXPECT_LE(num_steps_ - num_steps, 12);
+}
+
+// The same with nobody held up, and answers that may be whole before the engine hears that nobody wants them: each
+// request ends in one of the two ways, and leaves nothing.
+TEST_F(LiveEngineTest, ClientsThatLeaveAtAnyMoment) {
+  make({.num_pages = 200, .max_context = 500, .num_swap_pages = 100});
+  constexpr int kNumRequests = 400;
+  std::mt19937 random(5);
+  std::vector<Exchange> open;
+  for (int i = 0; i < kNumRequests; ++i) {
+    const int num_tokens = 1 + static_cast<int>(random() % 200);
+    open.push_back(complete(prompt_of(num_tokens, i), 1 + static_cast<int>(random() % 200),
+                            i % 2 == 0 ? R"(,"stream":true)" : ""));
+    // Nobody is refused because too many wait to be read.
+    ASSERT_TRUE(becomes([this] { return pool_->num_waiting_long() < 8; }));
+    if (open.size() < 40) continue;
+    const size_t leaves = random() % open.size();
+    if (random() % 4 == 0) {
+      ASSERT_TRUE(becomes([this] { return loop_->snapshot().num_active < 30; }));
+    }
+    open[leaves]->close();
+    open.erase(open.begin() + static_cast<std::ptrdiff_t>(leaves));
+  }
+  wait_for_readers();
+  for (const Exchange& exchange : open) exchange->close();
+  ASSERT_TRUE(becomes_idle());
+  const EngineStats stats = loop_->snapshot().stats;
+  const int64_t num_aborted = stats.num_aborted[static_cast<size_t>(AbortReason::kDisconnected)];
+  EXPECT_EQ(stats.num_finished[static_cast<size_t>(FinishReason::kAborted)], num_aborted);
+  EXPECT_EQ(num_aborted + stats.num_finished[static_cast<size_t>(FinishReason::kLength)], stats.num_requests);
+  // Those that were closed before they were read never came to the engine.
+  EXPECT_LE(stats.num_requests, kNumRequests);
+  EXPECT_GE(num_aborted, 1);
+  expect_all_gauges_are_zero();
 }
 
 // F042: two requests that each hold about half of the pool, and both need more.
