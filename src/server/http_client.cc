@@ -129,7 +129,7 @@ std::string_view HttpReply::find_field(const HttpFields& fields, std::string_vie
 
 struct HttpClient::TlsContext {
   struct Free {
-    void operator()(SSL_CTX* context) const { SSL_CTX_free(context); }
+    void operator()(SSL_CTX* tls) const { SSL_CTX_free(tls); }
   };
   std::unique_ptr<SSL_CTX, Free> context;
 };
