@@ -175,6 +175,24 @@ TEST_F(EngineTest, TheTokensOfAStepGrowAfterASlowStart) {
   EXPECT_EQ(fixed->memory_plan().first_step_tokens, 0);
 }
 
+// Room for steps that may grow is taken only where it is small beside the pages.
+TEST_F(EngineTest, StepsThatMayGrowCostNoPages) {
+  const auto plan_with = [&](int64_t num_bytes) {
+    EngineOptions engine_options = options();
+    engine_options.max_num_batched_tokens = 0;
+    engine_options.step_seconds = 1e-9;
+    engine_options.kv_cache_memory_bytes = num_bytes;
+    return make(engine_options)->memory_plan();
+  };
+  const MemoryPlan roomy = plan_with(int64_t{256} << 20);
+  EXPECT_EQ(roomy.first_step_tokens, options().max_num_seqs + 16);
+  EXPECT_EQ(roomy.max_num_batched_tokens, 8 * roomy.first_step_tokens);
+  const MemoryPlan tight = plan_with(int64_t{64} << 10);
+  EXPECT_EQ(tight.first_step_tokens, roomy.first_step_tokens);
+  EXPECT_EQ(tight.max_num_batched_tokens, tight.first_step_tokens);
+  EXPECT_LT(tight.scratch_bytes, roomy.scratch_bytes);
+}
+
 // Rows that are sampled side by side give what they give one after the other.
 TEST_F(EngineTest, SamplingThreadsChangeNothing) {
   std::vector<std::shared_ptr<RecordingSink>> reference;
