@@ -13,6 +13,8 @@
 #include "models/load_model.h"
 #include "ops/backends.h"
 #include "server/sampling_defaults.h"
+#include "text/grammar_cache.h"
+#include "text/grammar_vocabulary.h"
 
 namespace quire::app {
 
@@ -239,6 +241,10 @@ Result<ModelSession> open_model_session(const EngineFlags& flags, Console& conso
                            session.load_seconds));
   if (options.is_serving) {
     std::string table = plan.to_string();
+    table +=
+        fmt::format("grammars    {:>12}  at most, as answers ask for them: {} compiled, {} of token masks\n",
+                    format_bytes(GrammarCache::kDefaultMaxBytes + GrammarVocabulary::kMaxTokenSetBytes),
+                    format_bytes(GrammarCache::kDefaultMaxBytes), format_bytes(GrammarVocabulary::kMaxTokenSetBytes));
     table.pop_back();  // the last end of line
     console.info(table);
     return session;

@@ -42,4 +42,8 @@ ApiResult<std::string> served_model(const ApiContext& context, const std::string
 // An error of the engine or the tokenizer, with the field that its message begins with.
 ApiError to_api_error(const Status& status, std::string param = {});
 
+// The same of a request that the engine refuses: the engine's "prompt" is `prompt_field` here ("messages", "input").
+// is_too_long: its tokens are more than the context has.
+ApiError refused_by_engine(const Status& status, std::string_view prompt_field, bool is_too_long);
+
 }  // namespace quire

@@ -254,6 +254,9 @@ ApiResult<GenerationPlan> read_chat(const ApiContext& context, const HttpExchang
   auto tools = std::make_shared<std::vector<ToolSpec>>();
   if (has_tools) {
     for (const ToolDefinition& tool : request.tools) {
+      // A named tool is the only one that can be called.
+      if (request.tool_choice.kind == ToolChoiceRequest::Kind::kNamed && tool.name != request.tool_choice.name)
+        continue;
       tools->push_back({tool.name, tool.parameters_json, tool.is_strict});
     }
   }
@@ -278,7 +281,11 @@ ApiResult<GenerationPlan> read_chat(const ApiContext& context, const HttpExchang
   writer.includes_usage = request.stream.includes_usage;
   if (request.returns_token_ids) writer.prompt_ids = encoded.value();
   writer.tools = tools;
-  writer.parser = {.reads_tools = has_tools, .reads_reasoning = request.separates_reasoning, .start = start};
+  writer.parser = {.reads_tools = has_tools,
+                   .reads_reasoning = request.separates_reasoning,
+                   .must_call = request.tool_choice.kind == ToolChoiceRequest::Kind::kRequired ||
+                                request.tool_choice.kind == ToolChoiceRequest::Kind::kNamed,
+                   .start = start};
   writer.seed_text = writer.head.id;
 
   plan.prompts.push_back(std::move(encoded).value());
@@ -290,6 +297,7 @@ ApiResult<GenerationPlan> read_chat(const ApiContext& context, const HttpExchang
   plan.text.is_marker = [format = &context.text.answer_format()](std::string_view piece) {
     return format->is_marker(piece);
   };
+  plan.prompt_field = "messages";
   plan.stream = request.stream;
   plan.priority = request.priority;
   plan.cache_salt = std::move(request.cache_salt);

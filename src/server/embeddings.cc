@@ -95,7 +95,9 @@ class EmbeddingJob : public std::enable_shared_from_this<EmbeddingJob> {
       request.priority = request_.priority;
       request.share_key = static_cast<uint64_t>(exchange_->key_id());
       if (const Status valid = validate_request(request, context_->engine.limits()); !valid.is_ok()) {
-        return to_api_error(valid, "input");
+        ApiError error = refused_by_engine(valid, "input", false);
+        if (error.param.empty()) error.param = "input";
+        return error;
       }
       requests.push_back(std::move(request));
     }
@@ -109,7 +111,7 @@ class EmbeddingJob : public std::enable_shared_from_this<EmbeddingJob> {
       const Result<RequestId> id = context_->engine.submit(std::move(requests[i]));
       if (!id.is_ok()) {
         if (inputs_[i].meter != nullptr) inputs_[i].meter->discard();
-        return to_api_error(id.status());
+        return refused_by_engine(id.status(), "input", inputs_[i].num_tokens > context_->engine.limits().max_model_len);
       }
       bool is_closed = false;
       {

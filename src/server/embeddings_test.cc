@@ -70,8 +70,17 @@ TEST_F(EmbeddingsTest, RefusesWithTheField) {
                                                        {R"({"input":[9999]})", "input"},
                                                        {R"({"input":"a","dimensions":5})", "dimensions"},
                                                        {R"({"model":"tiny"})", "input"}};
-  for (const auto& [body, param] : cases) EXPECT_EQ(answer_of(*ask(body), 400).at("error").at("param"), param) << body;
+  for (const auto& [body, param] : cases) {
+    const json::object error = answer_of(*ask(body), 400).at("error").as_object();
+    EXPECT_EQ(error.at("param"), param) << body;
+    EXPECT_EQ(error.at("message").as_string().find("prompt"), json::string::npos) << error;
+  }
   EXPECT_EQ(engine_.num_submitted(), 0u);
+  engine_.refuse_with(invalid_argument("the prompt has 5000 tokens"));
+  const json::object error =
+      answer_of(*ask(R"({"input":")" + std::string(5000, 'a') + R"("})"), 400).at("error").as_object();
+  EXPECT_EQ(error.at("param"), "input");
+  EXPECT_EQ(error.at("code"), "context_length_exceeded");
 }
 
 TEST_F(EmbeddingsTest, AClientThatGoesAwayEndsTheWork) {

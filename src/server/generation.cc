@@ -56,6 +56,22 @@ ApiError to_api_error(const Status& status, std::string param) {
   return {status, std::move(param), {}};
 }
 
+ApiError refused_by_engine(const Status& status, std::string_view prompt_field, bool is_too_long) {
+  constexpr std::string_view kPrompt = "prompt: ";
+  ApiError error = to_api_error(status);
+  if (status.message().starts_with(kPrompt)) {
+    error.status = Status(status.code(), std::string(prompt_field) + ": " + status.message().substr(kPrompt.size()));
+    error.param = prompt_field;
+  }
+  const bool can_never_fit =
+      status.code() == StatusCode::kInvalidArgument || status.code() == StatusCode::kResourceExhausted;
+  if (is_too_long && can_never_fit) {
+    error.code = "context_length_exceeded";
+    error.param = prompt_field;
+  }
+  return error;
+}
+
 Generation::Generation(std::shared_ptr<const ApiContext> context, std::shared_ptr<HttpExchange> exchange,
                        GenerationReader read)
     : context_(std::move(context)),
@@ -140,7 +156,7 @@ void Generation::submit_prompts() {
     // All of them are checked before the first runs.
     const Status valid = validate_request(request, context_->engine.limits());
     if (!valid.is_ok()) {
-      fail(to_api_error(valid));
+      fail(refused_by_engine(valid, plan_.prompt_field, false));
       return;
     }
     requests.push_back(std::move(request));
@@ -158,9 +174,8 @@ void Generation::submit_prompts() {
     const Result<RequestId> id = context_->engine.submit(std::move(requests[p]));
     if (!id.is_ok()) {
       if (prompts_[p].meter != nullptr) prompts_[p].meter->discard();
-      ApiError error = to_api_error(id.status());
-      if (num_prompt_tokens >= context_->engine.limits().max_model_len) error.code = "context_length_exceeded";
-      fail(error);
+      const bool is_too_long = num_prompt_tokens >= context_->engine.limits().max_model_len;
+      fail(refused_by_engine(id.status(), plan_.prompt_field, is_too_long));
       return;
     }
     bool is_closed = false;

@@ -61,6 +61,7 @@ struct GenerationPlan {
   std::vector<std::vector<int32_t>> prompts;
   SamplingParams sampling;  // for the engine: n is what it generates for each prompt
   AnswerText::Options text;
+  std::string prompt_field = "prompt";  // of the body: what errors about the prompt are about
   StreamOptions stream;
   int priority = 0;
   std::string cache_salt;

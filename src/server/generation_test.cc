@@ -277,6 +277,15 @@ TEST_F(GenerationTest, ErrorsBeforeTheFirstByteHaveTheirStatus) {
   const json::object too_long =
       answer_of(*post(read_completion, R"({"prompt":")" + std::string(100, 'a') + R"("})"), 400);
   EXPECT_EQ(too_long.at("error").at("code"), "context_length_exceeded");
+  EXPECT_EQ(error_param(too_long), "prompt");
+  const json::object long_chat = answer_of(
+      *post(read_chat, R"({"messages":[{"role":"user","content":")" + std::string(100, 'a') + R"("}]})"), 400);
+  EXPECT_EQ(long_chat.at("error").at("code"), "context_length_exceeded");
+  EXPECT_EQ(error_param(long_chat), "messages");
+  // One that is refused for another reason is not too long.
+  engine_.refuse_with(overloaded("too many wait"));
+  const json::object busy = answer_of(*post(read_completion, R"({"prompt":")" + std::string(100, 'a') + R"("})"), 429);
+  EXPECT_TRUE(busy.at("error").at("code").is_null());
 }
 
 // F080: one object an event, newlines and U+2028 in a delta escaped or harmless; then one line with the error.
@@ -512,6 +521,69 @@ TEST_F(GenerationTest, ARequiredCallIsConstrained) {
   EXPECT_EQ(walk(*copy, 11), "<tool_call>");
   end(1);
   answer_of(*exchange);
+}
+
+// A call that max_tokens cuts off is as much of a call as there is, and never content.
+TEST_F(GenerationTest, ARequiredCallThatIsCutOffIsACall) {
+  use_text(kHermesTemplate, {.tools = "hermes", .reasoning = "none"});
+  struct Case {
+    const char* said;
+    const char* name;  // nullptr: no call yet
+    const char* arguments;
+  };
+  const Case cases[] = {{"<tool_call>\n{\"name\": \"add\", \"arguments\": {\"x\": 3", "add", "{\"x\": 3"},
+                        {"<tool_call>\n{\"name\": \"add\", \"argum", "add", ""},
+                        {"<tool_call>\n{\"na", "add", ""},
+                        {"<tool_", "add", ""},
+                        {"", nullptr, ""}};
+  RequestId id = 0;
+  for (const char* choice : {R"("required")", R"({"type":"function","function":{"name":"add"}})"}) {
+    for (const Case& test : cases) {
+      for (const bool is_stream : {false, true}) {
+        auto exchange =
+            post(read_chat, R"({"messages":[{"role":"user","content":"a"}],"tool_choice":)" + std::string(choice) +
+                                "," + kToolFields + (is_stream ? R"(,"stream":true})" : "}"));
+        ASSERT_NE(engine_.wait_for(++id), nullptr);
+        if (*test.said != 0) say(id, test.said);
+        engine_.tell(id, {.finish_reason = FinishReason::kLength});
+        std::string content, reason;
+        json::array calls;
+        if (is_stream) {
+          for (const json::object& chunk : chunks_of(*exchange)) {
+            const json::object& of_chunk = chunk.at("choices").at(0).as_object();
+            const json::object& delta = of_chunk.at("delta").as_object();
+            if (delta.contains("content") && delta.at("content").is_string())
+              content += delta.at("content").as_string();
+            if (!of_chunk.at("finish_reason").is_null()) reason = of_chunk.at("finish_reason").as_string();
+            if (!delta.contains("tool_calls")) continue;
+            const json::object& function = delta.at("tool_calls").at(0).at("function").as_object();
+            if (function.contains("name")) {
+              calls.emplace_back(function);
+            } else {
+              std::string arguments(calls.back().at("arguments").as_string());
+              arguments += function.at("arguments").as_string();
+              calls.back().at("arguments") = arguments;
+            }
+          }
+        } else {
+          const json::object answer = answer_of(*exchange);
+          const json::object& of_answer = answer.at("choices").at(0).as_object();
+          const json::object& message = of_answer.at("message").as_object();
+          if (message.at("content").is_string()) content = message.at("content").as_string();
+          reason = of_answer.at("finish_reason").as_string();
+          if (message.contains("tool_calls")) {
+            for (const json::value& call : message.at("tool_calls").as_array()) calls.push_back(call.at("function"));
+          }
+        }
+        EXPECT_EQ(content, "") << test.said;
+        EXPECT_EQ(reason, "length") << test.said;
+        ASSERT_EQ(calls.size(), test.name == nullptr ? 0u : 1u) << test.said;
+        if (test.name == nullptr) continue;
+        EXPECT_EQ(calls[0].at("name").as_string(), test.name) << test.said;
+        EXPECT_EQ(calls[0].at("arguments").as_string(), test.arguments) << test.said;
+      }
+    }
+  }
 }
 
 // F084, F086.

@@ -71,10 +71,19 @@ void set(FieldReader& reader, std::string_view field, Kind kind, const json::val
   }
 }
 
+// Of response_format: a schema, or without one any object.
+void set_object(FieldReader& reader, const json::value* schema, StructureRequest& structure) {
+  if (schema == nullptr || schema->is_null()) {
+    set(reader, "response_format", Kind::kJsonObject, true, structure);
+  } else {
+    set(reader, "response_format", Kind::kJsonSchema, *schema, structure);
+  }
+}
+
 void read_response_format(FieldReader& reader, const json::value& format, StructureRequest& structure) {
   const std::string_view wanted =
-      "{\"type\": \"text\"}, {\"type\": \"json_object\"} or {\"type\": \"json_schema\", \"json_schema\": {\"schema\": "
-      "...}}";
+      "{\"type\": \"text\"}, {\"type\": \"json_object\"}, which may have a \"schema\", or {\"type\": \"json_schema\", "
+      "\"json_schema\": {\"schema\": ...}}";
   const json::value* type = format.is_object() ? format.get_object().if_contains("type") : nullptr;
   if (type == nullptr || !type->is_string()) {
     reader.fail_wanted("response_format", wanted);
@@ -83,7 +92,8 @@ void read_response_format(FieldReader& reader, const json::value& format, Struct
   const std::string_view name = type->get_string();
   if (name == "text") return;
   if (name == "json_object") {
-    set(reader, "response_format", Kind::kJsonObject, true, structure);
+    // Several servers take a schema here; it says more than "an object".
+    set_object(reader, format.get_object().if_contains("schema"), structure);
     return;
   }
   if (name != "json_schema") {
@@ -95,12 +105,7 @@ void read_response_format(FieldReader& reader, const json::value& format, Struct
     reader.fail_wanted("response_format", wanted);
     return;
   }
-  const json::value* schema = described->get_object().if_contains("schema");
-  if (schema == nullptr || schema->is_null()) {
-    set(reader, "response_format", Kind::kJsonObject, true, structure);
-  } else {
-    set(reader, "response_format", Kind::kJsonSchema, *schema, structure);
-  }
+  set_object(reader, described->get_object().if_contains("schema"), structure);
 }
 
 struct Form {

@@ -103,15 +103,13 @@ void read_generation_fields(FieldReader& reader, const json::object& body, const
   refuse_fields(reader, kUnsupported);
   fields.has_max_tokens = reader.find("max_tokens") != nullptr;
 
+  // Bounds of this interface, narrower than those of the field: they hold before anything is made for each choice.
+  int64_t bounded = 0;
+  reader.read_integer_in("n", bounded, 1, limits.max_n);
+  reader.read_integer_in("prompt_logprobs", bounded, 0, limits.max_logprobs);
   std::string wrong_name;
   const Status sampling = apply_sampling_fields(fields.sampling, body, without_sampling, &wrong_name);
   reader.fail(wrong_name, sampling);
-  // Bounds that hold before anything is made for each choice.
-  const SamplingParams& params = fields.sampling.params;
-  if (params.n > limits.max_n) reader.fail_wanted("n", "a whole number from 1 to " + std::to_string(limits.max_n));
-  if (params.num_prompt_logprobs > limits.max_logprobs) {
-    reader.fail_wanted("prompt_logprobs", "a whole number from 0 to " + std::to_string(limits.max_logprobs));
-  }
   read_structure(reader, fields.structure);
 }
 
@@ -174,11 +172,10 @@ ApiResult<CompletionRequest> parse_completion_request(std::string_view text, con
   };
   read_prompts(reader, "prompt", limits.max_prompts, request.prompts);
   refuse_fields(reader, kUnsupported);
+  int64_t num_logprobs = 0;
+  reader.read_integer_in("logprobs", num_logprobs, 0, limits.max_logprobs);
   read_generation_fields(reader, body.value(), limits, {}, request);
-  SamplingParams& params = request.sampling.params;
-  if (params.num_logprobs > limits.max_logprobs) {
-    reader.fail_wanted("logprobs", "a whole number from 0 to " + std::to_string(limits.max_logprobs));
-  }
+  const SamplingParams& params = request.sampling.params;
   request.best_of = params.n;
   reader.read_integer_in("best_of", request.best_of, 1, limits.max_n);
   if (request.best_of < params.n) {

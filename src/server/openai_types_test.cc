@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "server/openapi.h"
+
 namespace quire {
 namespace {
 
@@ -105,7 +107,12 @@ TEST(CompletionBody, SaysWhatIsWrongAndWhere) {
           {many_prompts + "]}", "prompt", "2048"},
           {many_stops + "]}", "stop", "64"},
           {R"({"prompt":"x","n":1000000})", "n", "128"},
-          {R"({"prompt":"x","n":0})", "n", "from 1"},
+          {R"({"prompt":"x","n":0})", "n", "from 1 to 128"},
+          {R"({"prompt":"x","prompt_logprobs":-1})", "prompt_logprobs", "from 0 to 20"},
+          {R"({"prompt":"x","logprobs":-1})", "logprobs", "from 0 to 20"},
+          {R"({"prompt":"x","best_of":0})", "best_of", "from 1 to 128"},
+          {R"({"prompt":"x","temperature":100.5})", "temperature", "from 0 to 100"},
+          {R"({"prompt":"x","response_format":{"type":"json_object","schema":5}})", "response_format", "schema"},
           {R"({"prompt":"x","best_of":1000000})", "best_of", "128"},
           {R"({"prompt":"x","n":3,"best_of":2})", "best_of", "less than n"},
           {R"({"prompt":"x","best_of":2,"stream":true})", "best_of", "streamed"},
@@ -155,11 +162,44 @@ TEST(ChatBody, ReadsItsFields) {
   EXPECT_TRUE(request.has_max_tokens);
   EXPECT_EQ(request.sampling.params.num_logprobs, 2);
   EXPECT_EQ(request.structure.kind, StructureRequest::Kind::kJsonObject);
+  // Other servers take a schema beside json_object.
+  const StructureRequest structure =
+      chat(R"(,"response_format":{"type":"json_object","schema":{"type":"object","required":["a"]}})").structure;
+  EXPECT_EQ(structure.kind, StructureRequest::Kind::kJsonSchema);
+  EXPECT_EQ(structure.text, R"({"type":"object","required":["a"]})");
+  EXPECT_EQ(chat(R"(,"response_format":{"type":"json_object","schema":null})").structure.kind,
+            StructureRequest::Kind::kJsonObject);
   EXPECT_TRUE(request.conversation.at("add_generation_prompt").as_bool());
   EXPECT_FALSE(chat("").has_max_tokens);
   EXPECT_EQ(chat(R"(,"logprobs":true)").sampling.params.num_logprobs, 0);
   EXPECT_EQ(chat(R"(,"logprobs":false)").sampling.params.num_logprobs, -1);
   EXPECT_FALSE(chat(R"(,"continue_final_message":true)").conversation.at("add_generation_prompt").as_bool());
+}
+
+// What openapi.json says of numbers is what is taken.
+TEST(ApiDocument, NamesTheBoundsThatHold) {
+  const boost::json::value document = boost::json::parse(openapi_document("1", 0));
+  const ApiLimits limits;
+  const std::pair<const char*, double> bounds[] = {
+      {"temperature", kMaxTemperature}, {"n", limits.max_n}, {"prompt_logprobs", limits.max_logprobs}, {"top_p", 1},
+      {"presence_penalty", 2},          {"priority", 1e9}};
+  for (const char* schema : {"CompletionRequest", "ChatRequest"}) {
+    const boost::json::value& fields = document.at("components").at("schemas").at(schema).at("properties");
+    for (const auto& [name, most] : bounds) {
+      EXPECT_EQ(fields.at(name).at("maximum").to_number<double>(), most) << schema << " " << name;
+      // One more is refused, by its name.
+      const std::string start = R"({"prompt":"x","messages":[{"role":"user","content":"x"}],")" + std::string(name);
+      const std::string low = start + "\":" + std::to_string(static_cast<int64_t>(most)) + "}";
+      const std::string high = start + "\":" + std::to_string(static_cast<int64_t>(most) + 1) + "}";
+      if (schema == std::string_view("ChatRequest")) {
+        EXPECT_TRUE(std::holds_alternative<ChatRequest>(parse_chat_request(low, limits, {}))) << low;
+        EXPECT_TRUE(std::holds_alternative<ApiError>(parse_chat_request(high, limits, {}))) << high;
+      } else {
+        EXPECT_TRUE(std::holds_alternative<CompletionRequest>(parse_completion_request(low, limits, {}))) << low;
+        EXPECT_TRUE(std::holds_alternative<ApiError>(parse_completion_request(high, limits, {}))) << high;
+      }
+    }
+  }
 }
 
 TEST(ChatBody, ReadsToolsAndTheirChoice) {
@@ -201,6 +241,9 @@ TEST(ChatBody, SaysWhatIsWrongAndWhere) {
           {head + R"("functions":[{}]})", "functions", "tools"},
           {head + R"("tools":[{"type":"function"}]})", "tools", "tools[0]"},
           {head + R"("tools":[{"function":{"name":""}}]})", "tools", "name"},
+          {head + R"("tools":[{"type":"retrieval","function":{"name":"f"}}]})", "tools", "tools[0]"},
+          {R"({"messages":[{"role":"assistant","tool_calls":[{"type":"x","function":{"name":"f"}}]}]})", "messages",
+           "tool_calls[0]"},
           {head + R"("tools":[{"function":{"name":"f"}},{"function":{"name":"f"}}]})", "tools", "two functions"},
           {head + R"("tool_choice":"required"})", "tool_choice", "no tools"},
           {head + R"("tools":[{"function":{"name":"f"}}],"tool_choice":{"function":{"name":"g"}}})", "tool_choice",

@@ -119,7 +119,7 @@ constexpr int64_t kLargeCount = std::numeric_limits<int32_t>::max();
 
 constexpr NumberRange kProbability{0, 1, "a number from 0 to 1"};
 constexpr NumberRange kPenalty{-2, 2, "a number from -2 to 2"};
-constexpr NumberRange kTemperature{0, 100, "a number from 0 to 100"};
+constexpr NumberRange kTemperature{0, kMaxTemperature, "a number from 0 to 100"};
 constexpr NumberRange kRepetition{0.01, 100, "a number from 0.01 to 100"};
 
 constexpr SamplingField kFields[] = {

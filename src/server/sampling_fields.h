@@ -21,6 +21,10 @@ struct SamplingOptions {
   bool has_echo = false;          // the prompt is put before the text
 };
 
+// OpenAI stops at 2, most other servers do not: with min_p, higher ones are in use. Above this all tokens are as good
+// as equally likely. openapi.json says the same.
+inline constexpr double kMaxTemperature = 100;
+
 enum class SamplingValueKind : uint8_t {
   kNumber,
   kInteger,

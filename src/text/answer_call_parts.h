@@ -34,6 +34,20 @@ struct CallState {
     has_begun = true;
     writer->begin_call(syntax->call_id, name, id, number);
   }
+  // Of a call that was cut off: begins it if it can only be one of one tool.
+  void begin_likely(bool is_name_whole) {
+    const ToolSpec* likely = nullptr;
+    for (const ToolSpec& tool : *tools) {
+      if (is_name_whole ? tool.name != name : !tool.name.starts_with(name)) continue;
+      if (likely != nullptr) return;
+      likely = &tool;
+    }
+    if (likely == nullptr) return;
+    name = likely->name;
+    id.clear();  // it may be cut off too
+    number.clear();
+    begin();
+  }
   const ToolSpec* find_tool(std::string_view tool_name) const {
     for (const ToolSpec& tool : *tools)
       if (tool.name == tool_name) return &tool;
@@ -73,6 +87,7 @@ class CallObjectReader {
  public:
   explicit CallObjectReader(CallState* call) : call_(call) {}
   void reset();
+  bool is_name_whole() const { return !call_->name.empty() && state_ != State::kName; }
   PartStep add(char byte);
 
  private:
@@ -151,6 +166,7 @@ class PythonCallReader {
  public:
   explicit PythonCallReader(CallState* call) : call_(call) {}
   void reset();
+  bool is_name_whole() const { return state_ != State::kName; }
   PartStep add(char byte);
 
  private:

@@ -380,9 +380,29 @@ CallReader::Step CallReader::add_special(std::string_view piece) {
   return Step::kEndedBefore;
 }
 
-CallReader::Step CallReader::finish() {
+bool CallReader::is_name_whole() const {
+  for (size_t i = 0; i < elements_->size(); ++i) {
+    const Kind kind = (*elements_)[i]->kind;
+    if (kind == Kind::kName) return position_ > i;
+    if (kind == Kind::kCallObject && position_ == i) return object_.is_name_whole();
+    if (kind == Kind::kPythonCall && position_ == i) return python_.is_name_whole();
+  }
+  return false;
+}
+
+void CallReader::begin_cut_off() {
+  call_.reset();
+  if (call_.writer->num_calls() == 0) call_.begin_likely(false);
+}
+
+CallReader::Step CallReader::finish(bool is_call) {
   unread_.clear();
   if (mode_ == Mode::kBetween || mode_ == Mode::kClosing || are_arguments_read_) return Step::kEnded;
+  if (!call_.has_begun && is_call) {
+    // Behind another call, a marker alone says too little.
+    if (call_.writer->num_calls() == 0 || !call_.name.empty()) call_.begin_likely(is_name_whole());
+    return Step::kEnded;
+  }
   if (!call_.has_begun) return fault({}, false);
   if (mode_ == Mode::kRawArguments) call_.writer->add_arguments(held_);
   if ((*elements_)[position_]->kind == Kind::kParameters) parameters_.cut_off();

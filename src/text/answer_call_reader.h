@@ -40,8 +40,10 @@ class CallReader {
   Step begin(const Trigger& trigger);
   Step add(char byte);
   Step add_special(std::string_view piece);
-  // The answer ends here.
-  Step finish();
+  // The answer ends here. is_call: what has been read can only be a call, however little it is.
+  Step finish(bool is_call);
+  // The answer ends in the middle of what would have begun the calls.
+  void begin_cut_off();
 
   const std::vector<TextPiece>& unread() const { return unread_; }
   // A call of these is out: what stood around them belongs to them.
@@ -68,6 +70,7 @@ class CallReader {
     raw_.clear();
     num_raw_bytes_ = 0;
   }
+  bool is_name_whole() const;
   bool is_tail() const { return are_arguments_read_ || mode_ == Mode::kClosing; }
   bool is_parameter_marker(std::string_view piece) const;
   // The next text of the call behind the arguments; empty: there is none.

@@ -170,11 +170,12 @@ std::vector<int32_t> walk(const Vocabulary& vocabulary, const std::shared_ptr<co
   return {};
 }
 
-ParsedAnswer parse(const Vocabulary& vocabulary, const std::vector<int32_t>& path, const AnswerFormat& format,
-                   AnswerStart start, std::string* text) {
+ParsedAnswer parse(const Vocabulary& vocabulary, std::span<const int32_t> path, const AnswerFormat& format,
+                   const std::vector<ToolSpec>& tools, AnswerStart start, bool must_call, std::string* text) {
   AnswerParserOptions options;
   options.start = start;
-  AnswerParser parser(format, std::make_shared<const std::vector<ToolSpec>>(some_tools()), options);
+  options.must_call = must_call;
+  AnswerParser parser(format, std::make_shared<const std::vector<ToolSpec>>(tools), options);
   std::vector<AnswerDelta> deltas;
   for (const int32_t id : path) {
     const GrammarVocabulary::Token& token = vocabulary.tokens[static_cast<size_t>(id)];
@@ -196,8 +197,34 @@ const ReasoningSyntax* reasoning_for(const ToolSyntax& tools) {
 }
 
 struct WalkCounts {
-  int walks = 0, ends = 0, calls = 0, thoughts = 0;
+  int walks = 0, ends = 0, calls = 0, thoughts = 0, early_calls = 0;
 };
+
+// Wherever an answer that must call is cut off, what there is of the call comes as a call, and nothing as content.
+void cut_off_everywhere(const Vocabulary& vocabulary, std::span<const int32_t> path, const AnswerFormat& format,
+                        const std::vector<ToolSpec>& tools, AnswerStart start, const ParsedAnswer& whole,
+                        WalkCounts* counts) {
+  size_t num_calls = 0;
+  for (size_t size = 0; size <= path.size(); ++size) {
+    std::string text;
+    const ParsedAnswer cut = parse(vocabulary, path.first(size), format, tools, start, true, &text);
+    ASSERT_EQ(cut.content, "") << text;
+    ASSERT_LE(cut.tool_calls.size(), whole.tool_calls.size()) << text;
+    ASSERT_GE(cut.tool_calls.size(), num_calls) << text;
+    num_calls = cut.tool_calls.size();
+    for (size_t i = 0; i < num_calls; ++i) {
+      ASSERT_EQ(cut.tool_calls[i].name, whole.tool_calls[i].name) << text;
+      if (cut.tool_calls[i].arguments.empty()) ++counts->early_calls;
+    }
+    // From its name on, it is a call.
+    const std::string_view last =
+        std::string_view(text).substr(text.rfind('>') == std::string::npos ? 0 : text.rfind('>'));
+    if (tools.size() == 1 && last.find(tools[0].name) != std::string_view::npos) {
+      ASSERT_GE(num_calls, 1u) << text;
+    }
+  }
+  ASSERT_EQ(num_calls, whole.tool_calls.size());
+}
 
 void walk_family(const ToolSyntax& tools, const ReasoningSyntax* reasoning, bool are_special, AnswerStart start,
                  const ToolChoice& choice, int num_walks, WalkCounts* counts) {
@@ -219,11 +246,16 @@ void walk_family(const ToolSyntax& tools, const ReasoningSyntax* reasoning, bool
     if (path.empty()) continue;
     ++counts->ends;
     std::string text;
-    const ParsedAnswer answer = parse(vocabulary, path, format, start, &text);
+    std::vector<ToolSpec> tools_of_answer = some_tools();
+    if (choice.kind == ToolChoice::Kind::kNamed) {
+      std::erase_if(tools_of_answer, [&](const ToolSpec& tool) { return tool.name != choice.name; });
+    }
+    const ParsedAnswer answer = parse(vocabulary, path, format, tools_of_answer, start, must_call, &text);
     const std::string what = std::string(tools.name) + (are_special ? ", control tokens: " : ", plain text: ") + text;
     if (must_call) {
       EXPECT_FALSE(answer.tool_calls.empty()) << what;
       EXPECT_EQ(answer.content, "") << what;
+      if (path.size() < 600) cut_off_everywhere(vocabulary, path, format, tools_of_answer, start, answer, counts);
     }
     EXPECT_TRUE(choice.is_parallel || answer.tool_calls.size() <= 1) << what;
     for (const ParsedAnswer::ToolCall& call : answer.tool_calls) {
@@ -263,6 +295,7 @@ TEST(AnswerGrammar, LetsOnlyThroughWhatIsReadBack) {
   EXPECT_GT(counts.ends * 2, counts.walks);
   EXPECT_GT(counts.calls, counts.walks / 2);
   EXPECT_GT(counts.thoughts, 50);
+  EXPECT_GT(counts.early_calls, 500);
 }
 
 TEST(AnswerGrammar, KnowsWhereThinkingStands) {

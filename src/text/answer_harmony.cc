@@ -187,9 +187,32 @@ void HarmonyReader::end_body() {
   }
 }
 
-void HarmonyReader::finish() {
-  for (const char byte : held_) add_byte(byte);
+// The call that is cut off before its arguments, in its header perhaps.
+void HarmonyReader::finish_call() {
+  if (mode_ == Mode::kBody) {
+    if (body_ == Body::kCall && !call_.has_begun) call_.begin_likely(true);
+    return;
+  }
+  const size_t to_at = header_.find("to=");
+  if (to_at == std::string::npos) return;
+  const std::string_view behind = std::string_view(header_).substr(to_at + 3);
+  const std::string_view recipient = first_word(behind);
+  if (!recipient.starts_with(kFunctions) && !kFunctions.starts_with(recipient)) return;
+  call_.reset();
+  call_.name = recipient.substr(std::min(recipient.size(), kFunctions.size()));
+  call_.begin_likely(recipient.data() + recipient.size() != behind.data() + behind.size());
+}
+
+void HarmonyReader::finish(bool is_call) {
+  const bool is_content = mode_ == Mode::kBody && (body_ == Body::kContent || is_call_whole_);
+  for (const char byte : held_) {
+    if (!is_call || !is_content) add_byte(byte);
+  }
   held_.clear();
+  if (is_call) {
+    finish_call();
+    return;
+  }
   // What <|call|> would have ended is often cut off before it; a call without arguments is not yet one.
   if (mode_ == Mode::kHeader && !has_channel_ && !header_.empty()) {
     body_ = Body::kContent;

@@ -20,7 +20,8 @@ class HarmonyReader {
 
   void add(std::string_view text);
   void add_special(std::string_view piece);
-  void finish();
+  // is_call: nothing but a call can have come last.
+  void finish(bool is_call);
   bool is_reasoning() const { return mode_ == Mode::kBody && body_ == Body::kReasoning; }
 
  private:
@@ -33,6 +34,7 @@ class HarmonyReader {
   void begin_header(std::string_view text);
   void begin_body();
   void end_body();
+  void finish_call();
   void write_text(std::string_view text);
 
   CallState call_;

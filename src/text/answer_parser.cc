@@ -235,6 +235,10 @@ struct AnswerParser::Impl {
 
   // --- Thinking ---
 
+  bool may_begin_reasoning() const {
+    return reads_reasoning && is_at_start && writer.num_calls() == 0 && format.reasoning()->open.starts_with(held);
+  }
+
   void begin_reasoning() {
     mode = Mode::kReasoning;
     held_space.clear();
@@ -306,12 +310,21 @@ struct AnswerParser::Impl {
   }
 
   void finish() {
+    const bool must_call = options.must_call && reads_tools;
     if (harmony) {
-      harmony->finish();
+      harmony->finish(must_call);
       return;
     }
+    if (must_call && mode != Mode::kReasoning) {
+      if (mode == Mode::kCalls) {
+        calls->finish(true);
+      } else if (!held.empty() && !may_begin_reasoning()) {
+        calls->begin_cut_off();
+      }
+      return;  // what is held was to be a call
+    }
     if (mode == Mode::kCalls) {
-      const CallReader::Step step = calls->finish();
+      const CallReader::Step step = calls->finish(false);
       if (calls->has_begun()) held_space.clear();
       mode = Mode::kContent;
       if (step == CallReader::Step::kRejected) {

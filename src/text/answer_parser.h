@@ -4,7 +4,8 @@
 // bodies. One per choice of a request; used by the server's text pool, one thread at a time.
 //
 // Once the arguments of a call have begun to stream they cannot be taken back: if they break after that (or the answer
-// is cut off), the client has what the model wrote, up to the call's closing marker, as the arguments' text.
+// is cut off), the client has what the model wrote, up to the call's closing marker, as the arguments' text. A call cut
+// off earlier is content, but where nothing else than calls could come (must_call).
 #pragma once
 
 #include <cstdint>
@@ -39,6 +40,10 @@ struct AnswerDelta {
 struct AnswerParserOptions {
   bool reads_tools = true;      // false (tool_choice none, or no tools): calls are content
   bool reads_reasoning = true;  // false: thinking stays in the content, tags and all
+  // tool_choice required, or named (then the tools are that one): the answer, its thinking aside, is calls and nothing
+  // else. One that is cut off before its arguments begin is a call all the same if it can only be one of one tool, and
+  // not content in any case.
+  bool must_call = false;
   AnswerStart start = AnswerStart::kOpen;
   uint64_t id_seed = 0;                     // of the random call ids; differs from choice to choice
   size_t max_held_bytes = size_t{1} << 18;  // of a call whose name is not known yet, or of one parameter's value

@@ -13,12 +13,13 @@ struct Piece {
 };
 
 quire::ParsedAnswer parse(const quire::AnswerFormat& format, const std::vector<Piece>& pieces, size_t cut,
-                          quire::AnswerStart start) {
+                          quire::AnswerStart start, bool must_call) {
   static const auto tools = std::make_shared<const std::vector<quire::ToolSpec>>(std::vector<quire::ToolSpec>{
       {"f", R"({"properties": {"s": {"type": "string"}, "n": {"type": "integer"}}})"}, {"fg", "{}"}, {"g", ""}});
   quire::AnswerParserOptions options;
   options.start = start;
   options.max_held_bytes = 512;
+  options.must_call = must_call;
   quire::AnswerParser parser(format, tools, options);
   quire::ParsedAnswer answer;
   std::vector<quire::AnswerDelta> deltas;
@@ -70,8 +71,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   const quire::AnswerFormat format(&syntax, &reasoning, has_special ? markers : std::vector<std::string>());
   const auto start = static_cast<quire::AnswerStart>(size % 3);
-  const quire::ParsedAnswer whole = parse(format, pieces, SIZE_MAX / 2, start);
-  const quire::ParsedAnswer in_parts = parse(format, pieces, cut, start);
+  const bool must_call = size / 3 % 2 == 1;
+  const quire::ParsedAnswer whole = parse(format, pieces, SIZE_MAX / 2, start, must_call);
+  const quire::ParsedAnswer in_parts = parse(format, pieces, cut, start, must_call);
   if (whole.content != in_parts.content || whole.reasoning != in_parts.reasoning ||
       whole.tool_calls.size() != in_parts.tool_calls.size())
     std::abort();

@@ -67,7 +67,7 @@ class TokenSetStore {
   size_t num_bytes() const;
 
  private:
-  static constexpr size_t kMaxBytes = size_t{64} << 20;
+  static constexpr size_t kMaxBytes = GrammarVocabulary::kMaxTokenSetBytes;
   static constexpr size_t kMaxEntries = 4096;  // their bytes are counted anew when one is added
   struct Entry {
     std::string rule_text;

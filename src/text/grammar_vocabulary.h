@@ -24,6 +24,9 @@ class GrammarVocabulary {
  public:
   using Ptr = std::shared_ptr<const GrammarVocabulary>;
 
+  // Of what is computed for rules as they are met, and kept for all grammars that have them.
+  static constexpr size_t kMaxTokenSetBytes = size_t{64} << 20;
+
   ~GrammarVocabulary();
   GrammarVocabulary(const GrammarVocabulary&) = delete;
   GrammarVocabulary& operator=(const GrammarVocabulary&) = delete;
