@@ -87,6 +87,7 @@ void HttpConnection::start() {
 void HttpConnection::next_request() {
   phase_ = Phase::kReading;
   reader_ = std::make_unique<HttpRequestReader>(context_->limits);
+  reader_->request().peer = transport_->peer();
   request_began_ = transport_->now();
   outcome_ = HttpOutcome{};
   if (begin_ == end_ && buffer_.size() > kFirstBufferBytes && !is_reading_) {
@@ -131,6 +132,7 @@ void HttpConnection::on_read(TransportStatus status, size_t num_bytes) {
     if (has_peer_ended_) {
       // Whether it still reads cannot be known before there is something to write, and work for nobody is dear: the
       // client counts as gone, as with other servers. What is answered at once still reaches it if it has not.
+      own_ = shared_from_this();
       if (exchange_ != nullptr) exchange_->client_left(false);
       return;
     }
@@ -194,8 +196,7 @@ std::string HttpConnection::make_request_id(std::string_view from_client) {
 
 // The head of a request that has a body.
 void HttpConnection::on_head() {
-  HttpRequest& request = reader_->request();
-  request.peer = transport_->peer();
+  const HttpRequest& request = reader_->request();
   request_id_ = make_request_id(request.header("x-request-id"));
   answer_began_ = transport_->now();
   if (reader_->has_unknown_expectation()) {
@@ -237,8 +238,7 @@ void HttpConnection::on_head() {
 // The request is whole.
 void HttpConnection::dispatch() {
   if (request_id_.empty()) {  // it has no body, so nobody has looked at its head yet
-    HttpRequest& request = reader_->request();
-    request.peer = transport_->peer();
+    const HttpRequest& request = reader_->request();
     request_id_ = make_request_id(request.header("x-request-id"));
     answer_began_ = transport_->now();
     admission_ = context_->front_door.admit(request, request_id_);
@@ -359,7 +359,8 @@ void HttpConnection::take_output() {
     write(std::move(output.events));
   }
   if (!output.is_end) return;
-  if (outcome_.status == 0) return abandon("client_closed");  // let go of after the client had left
+  if (output.is_given_up) outcome_.reason = "client_closed";
+  if (outcome_.status == 0) return abandon("client_closed");  // nothing was said
   if (outcome_.is_stream && is_chunked_) write("0\r\n\r\n");
   has_all_output_ = true;
 }
@@ -425,6 +426,7 @@ void HttpConnection::close_after_answer() {
 
 // Forgets the request that was answered or given up, and has it logged.
 void HttpConnection::release(const char* reason) {
+  own_.reset();  // whoever calls holds the connection
   outcome_.reason = reason;
   outcome_.seconds = std::chrono::duration<double>(transport_->now() - answer_began_).count();
   const std::shared_ptr<HttpExchangeState> exchange = std::move(exchange_);

@@ -96,6 +96,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool is_http11_ = true;
   bool is_chunked_ = false;
   std::shared_ptr<HttpExchangeState> exchange_;
+  std::shared_ptr<HttpConnection>
+      own_;                      // once the client has left and nothing is read: keeps this until the request ends
   HttpRequest refused_request_;  // of refusals: what there is no exchange for
   HttpOutcome outcome_;
   TimePoint answer_began_;

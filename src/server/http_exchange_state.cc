@@ -113,6 +113,7 @@ void HttpExchangeState::let_go() {
   if (is_dead_) return;
   if (has_left_) {  // nobody waits for this one
     output_.is_end = true;
+    output_.is_given_up = true;
     return request_pump();
   }
   const Status status = internal_error("the server gave up this request without an answer");

@@ -19,6 +19,7 @@ struct HttpOutput {
   bool begins_stream = false;
   std::string events;  // as they go over the wire, without chunk framing
   bool is_end = false;
+  bool is_given_up = false;  // it ends because the client has left
 };
 
 class HttpExchangeState : public std::enable_shared_from_this<HttpExchangeState> {
