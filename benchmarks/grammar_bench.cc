@@ -4,11 +4,14 @@
 // A case is a line {"name", "kind": schema|regex|ebnf|object, "source", "text"}; the text is the sample answer, which
 // is cut into tokens. MASKS_FILE gets every mask, for comparing with other engines (tools/goldens/compare_grammar.py).
 // --walks prints random answers that the masks allow, as lines {"name", "text"}, for other validators.
+//   grammar_bench --compile
+// times compiling sources that grow: what a request may ask of a thread that others wait for.
 #include <algorithm>
 #include <boost/json.hpp>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <random>
 #include <sstream>
@@ -108,9 +111,59 @@ void print_random_answers(const std::string& name, const Grammar::Ptr& grammar,
   }
 }
 
+std::string joined(int count, const char* separator, const std::function<std::string(int)>& part) {
+  std::string text;
+  for (int i = 0; i < count; ++i) text += (i > 0 ? separator : "") + part(i);
+  return text;
+}
+
+std::string object_schema(int num_properties, const std::string& value) {
+  return R"({"type":"object","properties":{)" +
+         joined(num_properties, ",", [&](int i) { return "\"property_" + std::to_string(i) + "\":" + value; }) + "}}";
+}
+
+int time_compiling() {
+  const std::string string = R"({"type":"string"})";
+  const std::string values =
+      joined(10'000, ",", [](int i) { return "\"value " + std::to_string(i * 7919 % 100'000) + "\""; });
+  struct Source {
+    std::string name, kind, text;
+  };
+  std::vector<Source> sources;
+  for (const int n : {10, 100, 500, 3000}) {
+    sources.push_back({std::to_string(n) + " optional properties", "schema", object_schema(n, string)});
+  }
+  sources.push_back({"15 of 15 of 15", "schema", object_schema(15, object_schema(15, object_schema(15, string)))});
+  sources.push_back({"enum of 10,000", "schema", "{\"enum\":[" + values + "]}"});
+  sources.push_back({"the same, with a length", "schema", "{\"maxLength\":50,\"enum\":[" + values + "]}"});
+  sources.push_back({"300 patterns", "schema", R"({"type":"object","properties":{)" + joined(300, ",", [](int i) {
+                                                 const std::string number = std::to_string(i + 1);
+                                                 return "\"k" + number + R"(":{"type":"string","pattern":"^[a-z]{)" +
+                                                        number + R"(}$"})";
+                                               }) + "}}"});
+  sources.push_back({"(a?){2000}a{2000}", "regex", "(a?){2000}a{2000}"});
+  sources.push_back({"5000 different options", "regex", joined(5000, "", [](int) { return "[a-z]?\\d*"; })});
+  sources.push_back({"item{1,5000}", "ebnf", "root ::= item{1,5000}\nitem ::= [a-z]+ \"=\" [0-9]+ \"\\n\"\n"});
+  std::printf("%-24s %9s %10s %8s %8s\n", "source", "ms", "steps", "states", "MB");
+  for (const Source& source : sources) {
+    const Clock::time_point begin = Clock::now();
+    const auto grammar = compile(source.kind, source.text, false);
+    const double ms = microseconds_since(begin) / 1000;
+    if (grammar.is_ok()) {
+      std::printf("%-24s %9.2f %10lld %8d %8.2f\n", source.name.c_str(), ms,
+                  static_cast<long long>(grammar.value()->num_compile_steps()), grammar.value()->num_states(),
+                  static_cast<double>(grammar.value()->num_bytes()) / 1e6);
+    } else {
+      std::printf("%-24s %9.2f refused: %.60s...\n", source.name.c_str(), ms, grammar.status().message().c_str());
+    }
+  }
+  return 0;
+}
+
 int run(int argc, char** argv) {
+  if (argc == 2 && std::string(argv[1]) == "--compile") return time_compiling();
   if (argc < 3) {
-    std::fprintf(stderr, "usage: grammar_bench TOKENIZER_JSON CASES_JSONL [MASKS_FILE]\n");
+    std::fprintf(stderr, "usage: grammar_bench TOKENIZER_JSON CASES_JSONL [MASKS_FILE | --walks], or --compile\n");
     return 2;
   }
   auto tokenizer = Tokenizer::create_from_json(read_file(argv[1]), "");
