@@ -4,6 +4,7 @@
 // engine must generate can be told without one (expected_greedy). Layer 0 sees everything, layer 1 through a window.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -34,7 +35,7 @@ class HistoryModel : public Model {
   // What a greedy generation gives, with nothing but these logits.
   std::vector<int32_t> expected_greedy(std::vector<int32_t> token_ids, int num_tokens) const;
 
-  // After so many more steps the model is lost. Set before anything runs.
+  // After so many more steps the model is lost. Any thread may say so.
   void fail_after(int num_steps) { steps_left_ = num_steps; }
   // Called in each step, if set: for tests that hold one up.
   std::function<void()> in_step;
@@ -44,7 +45,7 @@ class HistoryModel : public Model {
   Sight sight_of(std::span<const int32_t> token_ids) const;
 
   ModelConfig config_;
-  mutable int steps_left_ = INT32_MAX;
+  mutable std::atomic<int> steps_left_ = INT32_MAX;
   bool has_window_;
 };
 
