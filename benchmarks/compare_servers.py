@@ -11,6 +11,7 @@ that neither meets a cache of the round before. Prints a JSON line a run, then m
 import argparse
 import json
 import shlex
+import signal
 import socket
 import statistics
 import subprocess
@@ -71,6 +72,7 @@ def main():
         "quire": [options.quire, "serve", options.model, "--port", "PORT", *shlex.split(options.serve_flags)],
         "peer": [word.replace("MODEL", options.model) for word in shlex.split(options.peer)],
     }
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a server under way is ended too
     results = {name: [] for name in servers}
     for _ in range(options.rounds):
         for name, command in servers.items():

@@ -261,7 +261,9 @@ std::function<Status()> declare_bench_serve(CLI::App& parser) {
   const auto option = [&](const char* name, auto& value, const char* meaning) {
     return parser.add_option(name, value, meaning)->capture_default_str();
   };
-  option("--url", options->url, "The server, such as http://127.0.0.1:8000")->required();
+  option("--url", options->url, "The server, such as http://127.0.0.1:8000")
+      ->check([](const std::string& text) { return complaint(parse_url(text).status()); })
+      ->required();
   option("--model", options->model, "The model's name; default: the first that the server lists");
   option("--api", options->api, "completions or chat")->check(CLI::IsMember({"completions", "chat"}));
   option("--api-key", options->api_key, "Default: $OPENAI_API_KEY");
@@ -293,8 +295,10 @@ std::function<Status()> declare_bench_serve(CLI::App& parser) {
   option("--extra-body", options->extra_body, "Fields to add to every request: a JSON object");
   option("--warmup", options->num_warmup, "Requests before the clock starts")->check(CLI::Range(0, 10000));
   option("--seed", options->prompts.seed, "Of prompts, lengths and arrivals");
-  parser.add_option("--goodput", options->goodput,
-                    "Count requests within limits in ms: ttft:500 tpot:50 itl:200 e2e:9000");
+  parser
+      .add_option("--goodput", options->goodput,
+                  "Count requests within limits in ms: ttft:500 tpot:50 itl:200 e2e:9000")
+      ->check([](const std::string& text) { return complaint(parse_goodput({text}).status()); });
   option("--timeout", options->timeout_s, "Seconds without a byte after which a request has failed")
       ->check(CLI::Range(0.001, 1e6));
   option("--wait", options->wait_s, "Seconds to wait for the server to come up")->check(CLI::Range(0.0, 1e6));

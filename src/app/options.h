@@ -35,6 +35,11 @@ Environment read_environment();
 // Options for an HTTP client that goes out as the environment says.
 HttpClientOptions client_options(const Environment& environment);
 
+// What an option's check() answers: nothing, or what is wrong with the text.
+inline std::string complaint(const Status& status) {
+  return status.is_ok() ? std::string() : status.message();
+}
+
 // The engine's options, as the command line gives them; 0 or "auto" means that the engine decides.
 struct EngineFlags {
   std::string model;

@@ -123,15 +123,17 @@ struct PullOptions {
   bool is_json = false;
 };
 
+Result<HubName> read_name(const std::string& text) {
+  if (const std::optional<HubName> name = parse_hub_name(text)) return *name;
+  return invalid_argument("'" + text +
+                          "' is no name on a hub: write ORG/NAME, ORG/NAME:QUANT or ORG/NAME@REVISION, such as "
+                          "bartowski/SmolLM2-135M-Instruct-GGUF:Q4_K_M");
+}
+
 Status run(const PullOptions& options) {
-  const std::optional<HubName> name = parse_hub_name(options.model);
-  if (!name) {
-    return invalid_argument("'" + options.model +
-                            "' is no name on a hub: write ORG/NAME, ORG/NAME:QUANT or ORG/NAME@REVISION, such as "
-                            "bartowski/SmolLM2-135M-Instruct-GGUF:Q4_K_M");
-  }
+  ASSIGN_OR_RETURN(const HubName name, read_name(options.model));
   Console console(LogLevel::kInfo);
-  ASSIGN_OR_RETURN(const fs::path path, pull_model(*name, read_environment(), console));
+  ASSIGN_OR_RETURN(const fs::path path, pull_model(name, read_environment(), console));
   if (options.is_json) {
     print_json_line(boost::json::object{{"name", options.model}, {"path", path.string()}});
   } else {
@@ -156,7 +158,9 @@ Result<fs::path> pull_model(const HubName& name, const Environment& environment,
 
 std::function<Status()> declare_pull(CLI::App& parser) {
   auto options = std::make_shared<PullOptions>();
-  parser.add_option("MODEL", options->model, "ORG/NAME, and :QUANT of GGUF files or @REVISION behind it")->required();
+  parser.add_option("MODEL", options->model, "ORG/NAME, and :QUANT of GGUF files or @REVISION behind it")
+      ->check([](const std::string& text) { return complaint(read_name(text).status()); })
+      ->required();
   parser.add_flag("--json", options->is_json, "One JSON object on stdout; without it the path");
   parser.footer(
       "HF_TOKEN: for private and gated models. HF_HUB_CACHE or HF_HOME: where files are kept, shared with other tools. "

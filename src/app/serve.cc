@@ -392,6 +392,8 @@ void Server::stop() {
 
 Status Server::save_prefixes() {
   if (flags_.prefix_cache_file.empty()) return ok_status();
+  // A server that has cached nothing, having been started by mistake, say, leaves what others did.
+  if (session_.engine->stats().num_pages_cached == 0) return ok_status();
   const auto written = session_.engine->save_prefix_cache(flags_.prefix_cache_file, flags_.max_prefix_cache_file_bytes);
   RETURN_IF_ERROR(written.status());
   if (written.value().num_left_out > 0) {

@@ -68,10 +68,13 @@ void add_serve_flags(CLI::App& parser, ServeFlags& flags) {
           },
           "Web pages that may call the server, such as https://example.org, or *; default: * with API keys, else pages "
           "of this machine")
+      ->check([](const std::string& text) { return complaint(CorsPolicy::create(split_list(text)).status()); })
       ->group(group);
-  option("--tls-cert", flags.http.tls_certificate_file, "PEM file of the certificate and its chain: serves HTTPS")
-      ->check(CLI::ExistingFile);
-  option("--tls-key", flags.http.tls_key_file, "PEM file of the certificate's private key")->check(CLI::ExistingFile);
+  CLI::Option* certificate =
+      option("--tls-cert", flags.http.tls_certificate_file, "PEM file of the certificate and its chain: serves HTTPS");
+  CLI::Option* key = option("--tls-key", flags.http.tls_key_file, "PEM file of the certificate's private key");
+  certificate->check(CLI::ExistingFile)->needs(key);
+  key->check(CLI::ExistingFile)->needs(certificate);
   option("--max-queued-requests", flags.max_queued_requests, "Requests that may wait; one more is answered with 429")
       ->check(CLI::Range(0, 1 << 24));
   option("--prefix-cache-file", flags.prefix_cache_file,

@@ -305,7 +305,9 @@ ApiResult<GenerationPlan> read_chat(const ApiContext& context, const HttpExchang
 
   AnswerGrammarInput grammar;
   grammar.tools = *tools;
-  const bool is_parallel = request.has_parallel_tool_calls && !context.text.template_traits().takes_one_call;
+  // A tool that is named is called once.
+  const bool is_parallel = request.has_parallel_tool_calls && !context.text.template_traits().takes_one_call &&
+                           request.tool_choice.kind != ToolChoiceRequest::Kind::kNamed;
   grammar.choice = to_tool_choice(request.tool_choice, is_parallel);
   grammar.content = to_content_rule(request.structure);
   grammar.start = start;

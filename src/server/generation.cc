@@ -287,7 +287,11 @@ void Generation::take_event(EventRecord& event, std::span<const int32_t> token_i
     progress.is_finished = true;
     progress.finish_reason = is_stopped ? FinishReason::kStop : event.finish_reason;
     progress.stop_string = choice.text.stop_string();
-    progress.stop_token_id = is_stopped ? std::nullopt : event.stop_token_id;
+    // The model's own end is no reason that a client asked for.
+    const std::vector<int32_t>& stops = plan_.sampling.stop_token_ids;
+    const bool is_asked_for = !is_stopped && event.stop_token_id.has_value() &&
+                              std::find(stops.begin(), stops.end(), *event.stop_token_id) != stops.end();
+    if (is_asked_for) progress.stop_token_id = event.stop_token_id;
     --num_unfinished_;
   }
   publish(prompt, choice, piece);

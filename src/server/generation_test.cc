@@ -343,6 +343,16 @@ TEST_F(GenerationTest, ShutdownTellsWaitingClients) {
   answer_of(*exchange, 503);
 }
 
+TEST_F(GenerationTest, TheModelsOwnEndIsNoStopReason) {
+  auto exchange = post(read_completion, R"({"prompt":"a","stop_token_ids":[66]})");
+  ASSERT_NE(engine_.wait_for(1), nullptr);
+  engine_.tell(1, {.token_ids = {'A'}});
+  engine_.tell(1, {.token_ids = {2}, .finish_reason = FinishReason::kStop, .stop_token_id = 2});
+  const json::object answer = answer_of(*exchange);
+  EXPECT_EQ(answer.at("choices").at(0).at("finish_reason"), "stop");
+  EXPECT_TRUE(answer.at("choices").at(0).at("stop_reason").is_null());
+}
+
 // A token that was named as a stop ends the answer and is no part of its text, whatever it spells.
 TEST_F(GenerationTest, AStopTokenIsNoText) {
   auto exchange = post(read_completion, R"({"prompt":"a","stop_token_ids":[66],"logprobs":0})");

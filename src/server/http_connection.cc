@@ -244,7 +244,9 @@ void HttpConnection::dispatch() {
     admission_ = context_->front_door.admit(request, request_id_);
   }
   if (admission_.refusal.has_value()) {
-    return refuse(*std::move(admission_.refusal), "refused", reader_->is_keep_alive());
+    // A browser's question about what it may ask is answered here too.
+    const bool is_refused = admission_.refusal->status >= 400;
+    return refuse(*std::move(admission_.refusal), is_refused ? "refused" : "ok", reader_->is_keep_alive());
   }
   phase_ = Phase::kAnswering;
   read_deadline_ = TimePoint::max();

@@ -39,6 +39,12 @@ Status read_content_parts(const std::string& name, const json::array& parts, std
   return ok_status();
 }
 
+// There is one type of tools, which clients may leave out.
+bool is_of_type_function(const json::object& tool_or_call) {
+  const json::value* type = tool_or_call.if_contains("type");
+  return type == nullptr || type->is_null() || (type->is_string() && type->get_string() == "function");
+}
+
 // The client's record of a call that the model made: templates want its arguments as an object.
 Status read_tool_calls(const std::string& name, json::value& calls) {
   if (!calls.is_array()) return wrong_field(name, "a list of tool calls", calls);
@@ -48,8 +54,8 @@ Status read_tool_calls(const std::string& name, json::value& calls) {
     json::value* function = call != nullptr ? call->if_contains("function") : nullptr;
     json::value* function_name =
         function != nullptr && function->is_object() ? function->get_object().if_contains("name") : nullptr;
-    if (function_name == nullptr || !function_name->is_string()) {
-      return wrong_field(at(name, i), "a call with a function that has a name", list[i]);
+    if (function_name == nullptr || !function_name->is_string() || !is_of_type_function(*call)) {
+      return wrong_field(at(name, i), "a call of type \"function\" with a function that has a name", list[i]);
     }
     json::value& arguments = function->get_object()["arguments"];
     if (arguments.is_null()) arguments = json::object();
@@ -160,7 +166,7 @@ void read_tools(FieldReader& reader, const ApiLimits& limits, ChatRequest& reque
       const json::value& tool = tools->get_array()[i];
       const json::object* object = tool.if_object();
       const json::value* function = object != nullptr ? object->if_contains("function") : nullptr;
-      if (function == nullptr || !function->is_object()) {
+      if (function == nullptr || !function->is_object() || !is_of_type_function(*object)) {
         reader.fail("tools", wrong_field(at("tools", i), "{\"type\": \"function\", \"function\": {...}}", tool));
         return;
       }

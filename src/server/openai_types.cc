@@ -228,6 +228,8 @@ ApiResult<ChatRequest> parse_chat_request(std::string_view text, const ApiLimits
       {"audio", "this server writes text only"},
       {"web_search_options", "this server looks nothing up"},
       {"echo", "it would repeat the whole conversation; use /v1/completions"},
+      {"best_of", "it belongs to /v1/completions; use n"},
+      {"suffix", "no model here fills in the middle of a text; put the messages together yourself"},
   };
   constexpr std::string_view kOwnMeaning[] = {"logprobs", "echo"};
   refuse_fields(reader, kUnsupported);
