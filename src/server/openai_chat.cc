@@ -42,7 +42,7 @@ Status read_content_parts(const std::string& name, const json::array& parts, std
 // There is one type of tools, which clients may leave out.
 bool is_of_type_function(const json::object& tool_or_call) {
   const json::value* type = tool_or_call.if_contains("type");
-  return type == nullptr || type->is_null() || (type->is_string() && type->get_string() == "function");
+  return type == nullptr || (type->is_string() && type->get_string() == "function");
 }
 
 // The client's record of a call that the model made: templates want its arguments as an object.
