@@ -36,7 +36,7 @@ def json_lines(text):
 class UsageTest(unittest.TestCase):
     def test_help_lists_every_command(self):
         text = run("--help", check_code=0).out
-        for command in ("serve", "generate", "chat", "tokenize", "render", "run-batch", "models", "pull", "inspect", "bench", "bench-serve"):
+        for command in ("serve", "generate", "chat", "tokenize", "render", "run-batch", "models", "pull", "inspect", "bench", "bench-serve", "doctor"):
             self.assertIn(command, text)
             self.assertIn("--", run(command, "--help", check_code=0).out)
 
@@ -148,6 +148,32 @@ class OutputTest(unittest.TestCase):
                                        "--repeats", 1, "--json", check_code=0).out)
                 self.assertGreater(line["decode_tok_s"]["min"], 0)
             self.assertIn("q4_k", run("bench", folder, "--load-format", "dummy", "--quantization", "q9", check_code=1).err)
+
+    def test_doctor_measures_the_machine(self):
+        report, = json_lines(run("doctor", "--json", "--threads", 1, check_code=0).out)
+        self.assertEqual(report["machine"]["threads"], 1)
+        self.assertGreater(report["machine"]["memory_bytes"], 1 << 20)
+        self.assertEqual(report["measured"]["all_threads"], report["measured"]["one_thread"])
+        self.assertTrue(all(row for row in report["kernels"].values()), report["kernels"])
+        self.assertIn("linear q8_0", report["kernels"])
+        self.assertIsNone(report["model"])
+        self.assertIn("threads", [finding["id"] for finding in report["findings"]])
+        forced = json_lines(run("doctor", "--json", "--threads", 1, "--kernel", "attention=scalar", check_code=0).out)[0]
+        self.assertEqual(forced["kernels"]["attention"], "scalar")
+
+    def test_doctor_measures_a_model(self):
+        report, = json_lines(run("doctor", self.MODEL, "--json", "--repeats", 2, "--gen-len", 4, check_code=0).out)
+        model = report["model"]
+        self.assertEqual((model["prompt_len"], model["gen_len"]), (64, 4))  # of 128 tokens of context
+        for figure in ("prefill_tok_s", "decode_tok_s"):
+            self.assertGreater(model[figure]["min"], 0)
+        if report["measured"]["all_threads"]["read_gb_s"] > 0:
+            self.assertGreater(model["share_of_limit"]["decode"], 0)
+            self.assertIn("decode", [finding["id"] for finding in report["findings"]])
+        text = run("doctor", self.MODEL, "--repeats", 1, "--gen-len", 4, check_code=0).out
+        for word in ("processor", "kernels", "prefill", "decode"):
+            self.assertIn(word, text)
+        self.assertIn("no/such/model", run("doctor", "no/such/model", check_code=1).err)
 
     def test_any_file_name_is_listed_as_json(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -32,6 +32,10 @@ double attention_macs(const ModelConfig& config, double context) {
 
 }  // namespace
 
+double num_multiplied_weights(const ModelConfig& config) {
+  return linear_macs(config) + head_macs(config);
+}
+
 BenchLimits bench_limits(const BenchWork& work, const BenchCell& cell, const MachineLimits& machine) {
   const double linear_rate = 1e9 * (work.has_integer_weights ? machine.int8_gops : machine.f32_gflops) / 2.0;
   const double float_rate = 1e9 * machine.f32_gflops / 2.0;

@@ -21,6 +21,9 @@ struct BenchLimits {
   double decode_tok_s = 0.0;
 };
 
+// Weights that one token is multiplied with.
+double num_multiplied_weights(const ModelConfig& config);
+
 BenchLimits bench_limits(const BenchWork& work, const BenchCell& cell, const MachineLimits& machine);
 
 }  // namespace quire::app

@@ -22,6 +22,7 @@ constexpr Command kCommands[] = {
     {"pull", "Fetch a model from a hub", declare_pull},
     {"inspect", "Describe a model: architecture, sizes, tokenizer, memory needs", declare_inspect},
     {"bench", "Measure prefill and decode", declare_bench},
+    {"doctor", "Measure this machine, and a model on it; say what limits it and what to do", declare_doctor},
     {"bench-serve", "Load a server and measure what its clients see", declare_bench_serve},
 };
 

@@ -13,6 +13,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
 #endif
 
 namespace quire {
@@ -27,11 +29,11 @@ uint64_t read_saved_states() {
   __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
   return (static_cast<uint64_t>(high) << 32) | low;
 }
-#endif
 
 bool has_bit(uint32_t word, int bit) {
   return ((word >> bit) & 1u) != 0;
 }
+#endif
 
 std::string read_file(const std::string& path) {
   std::ifstream file(path);
@@ -164,6 +166,10 @@ CpuFeatures detect_cpu_features() {
     features.avx_vnni = saves_ymm && has_bit(eax, 4);
     features.avx512_bf16 = saves_zmm && has_bit(eax, 5);
   }
+#elif defined(__aarch64__)
+  constexpr unsigned long kDotProducts = 1ul << 20;  // HWCAP_ASIMDDP
+  features.neon = true;
+  features.neon_dotprod = (getauxval(AT_HWCAP) & kDotProducts) != 0;
 #endif
   return features;
 }

@@ -22,6 +22,8 @@ struct CpuFeatures {
   bool amx_tile = false;
   bool amx_int8 = false;
   bool amx_bf16 = false;
+  bool neon = false;          // with fused multiply-add and half floats: every 64-bit ARM has both
+  bool neon_dotprod = false;  // sdot, udot
 
   // What the kernels of ops/cpu ask for, as groups.
   bool has_avx2() const { return avx2 && fma && f16c; }
