@@ -57,6 +57,9 @@ Status read_tool_calls(const std::string& name, json::value& calls) {
     if (function_name == nullptr || !function_name->is_string() || !is_of_type_function(*call)) {
       return wrong_field(at(name, i), "a call of type \"function\" with a function that has a name", list[i]);
     }
+    if (const json::value* id = call->if_contains("id"); id != nullptr && !id->is_string()) {
+      return wrong_field(at(name, i) + ".id", "a string", *id);
+    }
     json::value& arguments = function->get_object()["arguments"];
     if (arguments.is_null()) arguments = json::object();
     if (!arguments.is_string()) continue;
@@ -82,6 +85,12 @@ Status read_message(const std::string& name, json::object& message) {
       message.erase("tool_calls");
     } else {
       RETURN_IF_ERROR(read_tool_calls(name + ".tool_calls", *calls));
+    }
+  }
+  for (const std::string_view field : {"name", "tool_call_id", "reasoning_content"}) {
+    const json::value* text = message.if_contains(field);
+    if (text != nullptr && !text->is_null() && !text->is_string()) {
+      return wrong_field(name + "." + std::string(field), "a string", *text);
     }
   }
   json::value& content = message["content"];

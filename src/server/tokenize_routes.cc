@@ -54,9 +54,9 @@ HttpResponse tokenize(const ApiContext& context, const HttpRequest& request) {
   reader.read_bool("return_token_strs", returns_strings);
   const json::value* prompt = reader.find("prompt");
   const bool has_messages = reader.find("messages") != nullptr;
-  if (!has_messages && (prompt == nullptr || !prompt->is_string())) {
+  if (has_messages ? prompt != nullptr : prompt == nullptr || !prompt->is_string()) {
     reader.fail(prompt == nullptr ? "messages" : "prompt",
-                invalid_argument("send a string as \"prompt\", or a conversation as \"messages\""));
+                invalid_argument("send a string as \"prompt\", or a conversation as \"messages\", not both"));
   }
   if (!reader.is_ok()) return refuse(reader.status(), reader.param());
   if (auto wrong = wrong_model(context, model)) return *std::move(wrong);
