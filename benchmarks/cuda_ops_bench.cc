@@ -2,7 +2,7 @@
 // copy and a large matrix product. Data is random; weights and KV memory rotate through sets larger than the L2 cache;
 // times are medians of graph replays. Prints a table.
 //
-//   cuda_ops_bench [ceilings] [linear] [attention] [elementwise]      (all where none is named)
+//   cuda_ops_bench [ceilings] [linear] [few_tokens] [attention] [elementwise]      (all where none is named)
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -79,6 +79,14 @@ struct Ceilings {
   double flops_per_us = 790e6;
 };
 
+struct Shape {
+  const char* name;
+  int64_t n;
+  int64_t k;
+};
+constexpr Shape kShapes[] = {
+    {"qkv", 6144, 4096}, {"o", 4096, 4096}, {"gate_up", 28672, 4096}, {"down", 4096, 14336}, {"head", 128256, 4096}};
+
 class Bench {
  public:
   explicit Bench(CudaOps& ops) : ops_(ops), arena_(ops.allocate(64 << 20, "bench").value()) {}
@@ -114,26 +122,33 @@ class Bench {
 
   // Every row for every shape of an 8B model, beside the fastest of cuBLASLt's heuristic answers.
   void linear() {
-    struct Shape {
-      const char* name;
-      int64_t n;
-      int64_t k;
-    };
-    const Shape shapes[] = {{"qkv", 6144, 4096},
-                            {"o", 4096, 4096},
-                            {"gate_up", 28672, 4096},
-                            {"down", 4096, 14336},
-                            {"head", 128256, 4096}};
     std::printf("\n%-8s %-7s %6s %-20s %10s %9s %8s %7s\n", "linear", "format", "tokens", "row", "us", "TB/s",
                 "TFLOP/s", "limit");
-    for (const Shape& shape : shapes) {
+    for (const Shape& shape : kShapes) {
       for (const FormatId format :
            {FormatId::kBF16, FormatId::kQ4_0, FormatId::kQ4_K, FormatId::kQ8_0, FormatId::kQ6_K}) {
         if (shape.n > 100000 && format != FormatId::kBF16) continue;
         const std::vector<Weight> weights = make_weights(format, shape.n, shape.k);
-        for (const int64_t num_tokens : {1, 8, 16, 64, 256, 2048}) {
+        for (const int64_t num_tokens : {1, 8, 16, 32, 64, 128, 256, 2048}) {
           if (format != FormatId::kBF16 && num_tokens != 1 && num_tokens != 8 && num_tokens != 64) continue;
           linear_case(shape.name, weights, num_tokens);
+        }
+      }
+      const std::vector<Weight> weights = make_f8_weights(shape.n, shape.k);
+      for (const int64_t num_tokens : {1, 8, 16, 32, 64, 128, 256, 2048}) linear_case(shape.name, weights, num_tokens);
+    }
+  }
+
+  // The products of decoding alone: float and e4m3 weights, few tokens.
+  void few_tokens() {
+    std::printf("\n%-8s %-7s %6s %-20s %10s %9s %8s %7s\n", "linear", "format", "tokens", "row", "us", "TB/s",
+                "TFLOP/s", "limit");
+    for (const Shape& shape : kShapes) {
+      for (const bool is_f8 : {false, true}) {
+        const std::vector<Weight> weights =
+            is_f8 ? make_f8_weights(shape.n, shape.k) : make_weights(FormatId::kBF16, shape.n, shape.k);
+        for (const int64_t num_tokens : {1, 8, 16, 32, 64, 128, 256}) {
+          linear_case(shape.name, weights, num_tokens, false);
         }
       }
     }
@@ -155,7 +170,9 @@ class Bench {
     for (const Case& c : cases) {
       for (const KernelRow<cuda::AttentionCall>& row : cuda::attention_rows()) {
         if (row.name == "any_shape" && int64_t{c.num_sequences} * c.num_queries * c.length > (1 << 15)) continue;
-        attention_case(c.name, c.num_sequences, c.num_queries, c.length, row);
+        for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
+          attention_case(c.name, c.num_sequences, c.num_queries, c.length, row, dtype);
+        }
       }
     }
   }
@@ -216,18 +233,34 @@ class Bench {
     return weights;
   }
 
+  std::vector<Weight> make_f8_weights(int64_t n, int64_t k) {
+    BackendOptions options;
+    options.kind = BackendKind::kCuda;
+    options.weight_quantization = WeightQuantization::kF8;
+    const std::unique_ptr<CudaOps> ops = CudaOps::create(options).value();
+    Weight shape;
+    shape.format = FormatId::kBF16;
+    shape.n = n;
+    shape.k = k;
+    std::vector<Weight> weights;
+    const int count = static_cast<int>(std::max<int64_t>(2, kRotatedBytes / (n * k) + 1));
+    for (int i = 0; i < count; ++i) weights.push_back(ops->make_random_weight(shape, ++seed_).value());
+    return weights;
+  }
+
   void report_linear(const char* name, const Weight& weight, int64_t num_tokens, const std::string& row,
                      const Timing& timing) {
     const double bytes =
         static_cast<double>(weight.num_bytes()) + 2.0 * static_cast<double>(num_tokens * (weight.n + weight.k));
     const double flops = 2.0 * static_cast<double>(num_tokens * weight.n * weight.k);
     const double floor_us = std::max(bytes / ceilings_.copy_bytes_per_us, flops / ceilings_.flops_per_us);
-    std::printf("%-8s %-7s %6lld %-20s %10.2f %9.3f %8.1f %6.1f%%\n", name, std::string(weight.quant().name).c_str(),
+    std::printf("%-8s %-7s %6lld %-20s %10.2f %9.3f %8.1f %6.1f%%\n", name,
+                weight.layout == Layout::kCudaF8 ? "f8" : std::string(weight.quant().name).c_str(),
                 static_cast<long long>(num_tokens), row.c_str(), timing.median_us, bytes / timing.median_us * 1e-6,
                 flops / timing.median_us * 1e-6, 100 * floor_us / timing.median_us);
   }
 
-  void linear_case(const char* name, const std::vector<Weight>& weights, int64_t num_tokens) {
+  void linear_case(const char* name, const std::vector<Weight>& weights, int64_t num_tokens, bool seeks_best = true) {
     const Weight& first = weights.front();
     const DeviceBuffer x = random_buffer(num_tokens * first.k, 1);
     const DeviceBuffer y = ops_.allocate(num_tokens * first.n * 2, "bench").value();
@@ -247,7 +280,7 @@ class Bench {
       report_linear(name, first, num_tokens, std::string(row.name),
                     timer_.time(num_calls, [&](int i) { row.launch(call_of(i)); }));
     }
-    if (!first.quant().is_float) return;
+    if (!seeks_best || !first.quant().is_float || first.layout == Layout::kCudaF8) return;
     // The bar: the fastest of the heuristic's 16 answers.
     const cuda::MatmulShape shape{.num_tokens = num_tokens,
                                   .n = first.n,
@@ -270,19 +303,22 @@ class Bench {
   }
 
   void attention_case(const char* name, int num_sequences, int num_queries, int length,
-                      const KernelRow<cuda::AttentionCall>& row) {
+                      const KernelRow<cuda::AttentionCall>& row, DType cache_dtype) {
     constexpr int kHeads = 32;
     constexpr int kKvHeads = 8;
     constexpr int kDim = 128;
     constexpr int kPageSize = 16;
     const int pages_per_sequence = (length + kPageSize - 1) / kPageSize;
-    const int64_t page_elements = 2 * int64_t{kKvHeads} * kPageSize * kDim;
-    const int64_t step_bytes = int64_t{num_sequences} * pages_per_sequence * page_elements * 2;
+    // K, V, and their scales where the cache is e4m3: a bf16 each for a token and head.
+    const int64_t code_bytes = int64_t{kKvHeads} * kPageSize * kDim * dtype_bytes(cache_dtype);
+    const int64_t scale_bytes = cache_dtype == DType::kF8E4M3 ? int64_t{kKvHeads} * kPageSize * 2 : 0;
+    const int64_t page_bytes = 2 * (code_bytes + scale_bytes);
+    const int64_t step_bytes = int64_t{num_sequences} * pages_per_sequence * page_bytes;
     const int num_layers =
         static_cast<int>(std::max<int64_t>(1, std::min<int64_t>(32, kRotatedBytes / step_bytes + 1)));
     const int num_pages = num_sequences * pages_per_sequence;
     // [page][layer][K or V][head][token][d]
-    const DeviceBuffer pool = random_buffer(num_pages * page_elements * num_layers, 1);
+    const DeviceBuffer pool = random_buffer(num_pages * page_bytes * num_layers / 2, 1);
     const int num_tokens = num_sequences * num_queries;
     const DeviceBuffer q = random_buffer(int64_t{num_tokens} * kHeads * kDim, 1);
     const DeviceBuffer out = ops_.allocate(int64_t{num_tokens} * kHeads * kDim * 2, "bench").value();
@@ -317,11 +353,14 @@ class Bench {
     CUDA_CHECK(cudaStreamSynchronize(timer_.stream()));
     const auto call_of = [&](int i) -> cuda::AttentionCall {
       PagedKv kv;
-      uint16_t* base = static_cast<uint16_t*>(pool.data()) + i % num_layers * page_elements;
+      char* base = static_cast<char*>(pool.data()) + i % num_layers * page_bytes;
       kv.k = base;
-      kv.v = base + page_elements / 2;
-      kv.dtype = DType::kBF16;
-      kv.page_stride = page_elements * num_layers;
+      kv.v = base + code_bytes;
+      kv.k_scales = base + 2 * code_bytes;
+      kv.v_scales = base + 2 * code_bytes + scale_bytes;
+      kv.dtype = cache_dtype;
+      kv.page_stride = page_bytes * num_layers / dtype_bytes(cache_dtype);
+      kv.scale_page_stride = page_bytes * num_layers / 2;
       kv.head_stride = kPageSize * kDim;
       kv.token_stride = kDim;
       kv.num_pages = num_pages;
@@ -339,12 +378,13 @@ class Bench {
     };
     if (!row.accepts(call_of(0))) return;
     const Timing timing = timer_.time(std::max(num_layers, 2), [&](int i) { row.launch(call_of(i)); });
+    const std::string label = std::string(row.name) + (scale_bytes > 0 ? ", f8" : "");
     const double bytes = static_cast<double>(step_bytes) + 4.0 * num_tokens * kHeads * kDim;
     double pairs = 0;
     for (int i = 0; i < num_queries; ++i) pairs += length - num_queries + i + 1;
     const double flops = 4.0 * pairs * num_sequences * kHeads * kDim;
     const double floor_us = std::max(bytes / ceilings_.copy_bytes_per_us, flops / ceilings_.flops_per_us);
-    std::printf("%-20s %-18s %10.2f %9.3f %8.1f %6.1f%%\n", name, std::string(row.name).c_str(), timing.median_us,
+    std::printf("%-20s %-18s %10.2f %9.3f %8.1f %6.1f%%\n", name, label.c_str(), timing.median_us,
                 bytes / timing.median_us * 1e-6, flops / timing.median_us * 1e-6, 100 * floor_us / timing.median_us);
   }
 
@@ -387,6 +427,7 @@ int main(int argc, char** argv) {
   if (wants("ceilings")) bench.ceilings();
   if (wants("attention")) bench.attention();
   if (wants("elementwise")) bench.elementwise();
+  if (argc > 1 && wants("few_tokens")) bench.few_tokens();
   if (wants("linear")) bench.linear();
   return 0;
 }

@@ -101,8 +101,9 @@ void add_engine_flags(CLI::App& parser, EngineFlags& flags) {
          "Activations between layers: auto (float on the CPU, the model's own on a GPU), f32, f16 or bf16")
       ->check(CLI::IsMember({"auto", "f32", "f16", "bf16"}));
   option("--kv-cache-dtype", flags.kv_cache_dtype,
-         "KV cache: auto (f32 under --compute f32, else f16, or what a GPU computes in), f32, f16 or bf16")
-      ->check(CLI::IsMember({"auto", "f32", "f16", "bf16"}));
+         "KV cache: auto (f32 under --compute f32, else f16, or what a GPU computes in), f32, f16, bf16, or fp8 (e4m3 "
+         "with a scale for each token and head; on a GPU)")
+      ->check(CLI::IsMember({"auto", "f32", "f16", "bf16", "fp8"}));
   option("--page-size", flags.page_size, "Tokens in a KV page: a power of two from 8 to 256")
       ->check(CLI::IsMember({8, 16, 32, 64, 128, 256}));
   parser

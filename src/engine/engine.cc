@@ -41,10 +41,6 @@ Status check_options(const EngineOptions& options) {
   if (!(options.memory_utilization >= 0.0 && options.memory_utilization <= 1.0)) {
     return invalid_argument("--gpu-memory-utilization is outside 0 to 1");
   }
-  if (options.kv_dtype.has_value() && *options.kv_dtype != DType::kF32 && *options.kv_dtype != DType::kF16 &&
-      *options.kv_dtype != DType::kBF16) {
-    return unimplemented("--kv-cache-dtype is f32, f16 or bf16");
-  }
   return ok_status();
 }
 
@@ -61,6 +57,10 @@ bool contains(std::span<const int32_t> tokens, int32_t token) {
 
 Result<std::unique_ptr<Engine>> Engine::create(Ops& ops, const Model& model, const EngineOptions& options) {
   RETURN_IF_ERROR(check_options(options));
+  if (options.kv_dtype.has_value() && !ops.takes_kv_dtype(*options.kv_dtype)) {
+    return unimplemented("--kv-cache-dtype " + std::string(dtype_name(*options.kv_dtype)) +
+                         " is for a GPU: here it is f32, f16 or bf16");
+  }
   std::unique_ptr<Engine> engine(new Engine(ops, model, options));
   RETURN_IF_ERROR(engine->init());
   return engine;

@@ -57,9 +57,10 @@ KvCache::KvCache(DeviceBuffer memory, std::span<const KvGroup> groups, int page_
     const int64_t element_bytes = dtype_bytes(group.dtype);
     const int64_t head_stride = static_cast<int64_t>(page_size) * group.head_dim;
     const int64_t k_bytes = group.num_kv_heads * head_stride * element_bytes;
+    const int64_t scale_bytes = group.num_kv_heads * page_size * group.scale_bytes();
     for (size_t i = 0; i < group.layers.size(); ++i) {
       const size_t layer = static_cast<size_t>(group.layers[i]);
-      char* k = static_cast<char*>(memory_.data()) + static_cast<int64_t>(i) * 2 * k_bytes;
+      char* k = static_cast<char*>(memory_.data()) + static_cast<int64_t>(i) * 2 * (k_bytes + scale_bytes);
       layer_group_[layer] = static_cast<int>(g);
       layer_kv_[layer] = PagedKv{.k = k,
                                  .v = k + k_bytes,
@@ -70,7 +71,10 @@ KvCache::KvCache(DeviceBuffer memory, std::span<const KvGroup> groups, int page_
                                  .num_pages = num_pages,
                                  .page_size = page_size,
                                  .num_kv_heads = group.num_kv_heads,
-                                 .head_dim = group.head_dim};
+                                 .head_dim = group.head_dim,
+                                 .k_scales = scale_bytes > 0 ? k + 2 * k_bytes : nullptr,
+                                 .v_scales = scale_bytes > 0 ? k + 2 * k_bytes + scale_bytes : nullptr,
+                                 .scale_page_stride = scale_bytes > 0 ? page_bytes_ / group.scale_bytes() : 0};
     }
   }
 }

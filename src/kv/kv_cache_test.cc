@@ -47,6 +47,38 @@ TEST(KvCache, NoTwoElementsOverlap) {
   }
 }
 
+TEST(KvCache, ScalesOfE4m3StandBesideTheirCodes) {
+  const std::vector<KvGroup> groups = {
+      {.layers = {0, 1, 2}, .num_kv_heads = 2, .head_dim = 8, .dtype = DType::kF8E4M3}};
+  constexpr int kPageSize = 16;
+  constexpr int kPages = 3;
+  const int64_t page_bytes = KvCache::page_bytes(groups, kPageSize);
+  EXPECT_EQ(groups[0].bytes_per_token(), 3 * 2 * 2 * (8 + 2));
+  KvCache cache(host_buffer(page_bytes * kPages), groups, kPageSize, kPages);
+  std::set<const char*> seen;
+  const auto take = [&](const char* first, int64_t num_bytes, int page) {
+    for (int64_t i = 0; i < num_bytes; ++i) EXPECT_TRUE(seen.insert(first + i).second);
+    const int64_t offset = first - static_cast<char*>(cache.base());
+    EXPECT_EQ(offset / page_bytes, page);
+    EXPECT_EQ((offset + num_bytes - 1) / page_bytes, page);
+  };
+  for (int layer = 0; layer < 3; ++layer) {
+    const PagedKv& kv = cache.layer_kv()[static_cast<size_t>(layer)];
+    for (int page = 0; page < kPages; ++page) {
+      for (int head = 0; head < 2; ++head) {
+        for (int token = 0; token < kPageSize; ++token) {
+          const int64_t row = page * kv.page_stride + head * kv.head_stride + token * kv.token_stride;
+          const int64_t scale = page * kv.scale_page_stride + head * kPageSize + token;
+          take(static_cast<char*>(kv.k) + row, 8, page);
+          take(static_cast<char*>(kv.v) + row, 8, page);
+          take(static_cast<char*>(kv.k_scales) + 2 * scale, 2, page);
+          take(static_cast<char*>(kv.v_scales) + 2 * scale, 2, page);
+        }
+      }
+    }
+  }
+}
+
 TEST(KvCache, ImpossibleGroupsAreRefused) {
   const KvGroup good{.layers = {0, 1}, .num_kv_heads = 1, .head_dim = 8};
   EXPECT_TRUE(KvCache::validate_groups(std::vector<KvGroup>{good}, 2).is_ok());

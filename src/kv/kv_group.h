@@ -25,8 +25,10 @@ struct KvGroup {
 
   // K and V of one token in all layers of the group.
   int64_t bytes_per_token() const {
-    return 2 * static_cast<int64_t>(layers.size()) * num_kv_heads * head_dim * dtype_bytes(dtype);
+    return 2 * static_cast<int64_t>(layers.size()) * num_kv_heads * (head_dim * dtype_bytes(dtype) + scale_bytes());
   }
+  // Beside each head's K and V of a token.
+  int64_t scale_bytes() const { return dtype == DType::kF8E4M3 ? 2 : 0; }
 };
 
 }  // namespace quire

@@ -133,6 +133,11 @@ class Ops {
   // disk) is not mixed with ours. The default body takes the description.
   virtual std::string numerics() const { return description(); }
 
+  // Whether K and V can be kept in this dtype.
+  virtual bool takes_kv_dtype(DType dtype) const {
+    return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
+  }
+
   // Of the device, now: what this process may still take, and all that there is (the same where nothing tells). The
   // default body tells of the machine's memory.
   struct MemorySize {
@@ -223,8 +228,9 @@ class Ops {
   // b cos + a sin, each product rounded.   x: [num_tokens, num_heads, head_dim]   table: [num_tokens, rotary_dim] f32
   virtual void rope(OpContext& context, TensorView x, ConstTensorView table, RopeStyle style) = 0;
 
-  // Stores this step's K and V in their slots, rounded to the cache's dtype.   k, v: [num_tokens, num_kv_heads,
-  // head_dim]
+  // Stores this step's K and V in their slots, rounded to the cache's dtype. Where that is e4m3 each head's row has the
+  // scale bf16(largest / 448) (1 where that is 0), and codes are of x * (1 / scale).
+  //   k, v: [num_tokens, num_kv_heads, head_dim]
   virtual void write_kv(OpContext& context, const PagedKv& kv, ConstTensorView k, ConstTensorView v,
                         ConstTensorView slots) = 0;
 

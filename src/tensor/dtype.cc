@@ -39,4 +39,20 @@ uint16_t f32_to_f16(float value) {
   return static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
 }
 
+uint8_t f32_to_f8e4m3(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint32_t sign = (bits >> 24) & 0x80u;
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return static_cast<uint8_t>(sign | 0x7fu);
+  constexpr uint32_t kLargest = 0x7e;                                          // 448
+  if (magnitude >= 0x43e00000u) return static_cast<uint8_t>(sign | kLargest);  // 448 and more
+  if (magnitude < 0x3c800000u) {
+    // Below 2^-6: adding 2^14 leaves the rounded subnormal in the low mantissa bits.
+    const float shifted = std::bit_cast<float>(magnitude) + 16384.0f;
+    return static_cast<uint8_t>(sign | (std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(16384.0f)));
+  }
+  const uint32_t rounded = magnitude + 0x7ffffu + ((magnitude >> 20) & 1u);
+  return static_cast<uint8_t>(sign | ((rounded - (120u << 23)) >> 20));
+}
+
 }  // namespace quire

@@ -44,5 +44,28 @@ TEST(DTypeTest, Bf16RoundsToNearestEven) {
   EXPECT_TRUE(std::isnan(bf16_to_f32(f32_to_bf16(std::numeric_limits<float>::quiet_NaN()))));
 }
 
+TEST(DTypeTest, F8E4M3RoundsToTheNearest) {
+  for (int code = 0; code < 256; ++code) {
+    const float value = f8e4m3_to_f32(static_cast<uint8_t>(code));
+    if ((code & 0x7f) == 0x7f) {
+      EXPECT_TRUE(std::isnan(value));
+      EXPECT_TRUE(std::isnan(f8e4m3_to_f32(f32_to_f8e4m3(value))));
+      continue;
+    }
+    EXPECT_EQ(f32_to_f8e4m3(value), code);
+    if ((code & 0x7f) >= 0x7e) continue;
+    const float next = f8e4m3_to_f32(static_cast<uint8_t>(code + 1));
+    const float middle = (value + next) / 2;
+    EXPECT_EQ(f32_to_f8e4m3(middle), code % 2 == 0 ? code : code + 1);
+    EXPECT_EQ(f32_to_f8e4m3(std::nextafter(middle, value)), code);
+    EXPECT_EQ(f32_to_f8e4m3(std::nextafter(middle, next)), code + 1);
+  }
+  EXPECT_EQ(f8e4m3_to_f32(0x7e), 448.0f);
+  EXPECT_EQ(f8e4m3_to_f32(0x08), 0x1p-6f);
+  EXPECT_EQ(f8e4m3_to_f32(0x01), 0x1p-9f);
+  EXPECT_EQ(f32_to_f8e4m3(1e9f), 0x7e);
+  EXPECT_EQ(f32_to_f8e4m3(-std::numeric_limits<float>::infinity()), 0xfe);
+}
+
 }  // namespace
 }  // namespace quire

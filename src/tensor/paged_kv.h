@@ -10,6 +10,9 @@ namespace quire {
 // K of token t in page p for KV head h starts at k + p * page_stride + h * head_stride + t * token_stride (elements of
 // dtype), and is head_dim long; V likewise. No kernel assumes that the layer is the outermost dimension, so page_stride
 // may span many layers. One page of one head is a contiguous run: token_stride == head_dim.
+//
+// An e4m3 cache has a scale for each token and head, K and V apart, as bf16: element = code * scale. That of token t in
+// page p for head h is k_scales[p * scale_page_stride + h * page_size + t].
 struct PagedKv {
   void* k = nullptr;
   void* v = nullptr;
@@ -21,6 +24,9 @@ struct PagedKv {
   int page_size = 0;
   int num_kv_heads = 0;
   int head_dim = 0;
+  void* k_scales = nullptr;  // of kF8E4M3 only
+  void* v_scales = nullptr;
+  int64_t scale_page_stride = 0;
 };
 
 }  // namespace quire

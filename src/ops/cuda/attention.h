@@ -38,7 +38,8 @@ class CudaAttentionPlan final : public AttentionPlan {
  public:
   // Prefill's lists are not made to be repeated.
   uint64_t shape() const override {
-    return static_cast<uint64_t>(num_decode_items) << 32 | static_cast<uint64_t>(num_prefill_items);
+    return static_cast<uint64_t>(num_decode_items) << 32 | static_cast<uint64_t>(has_several_chunks) << 31 |
+           static_cast<uint64_t>(num_prefill_items);
   }
 
   AttentionGeometry geometry;
@@ -50,6 +51,7 @@ class CudaAttentionPlan final : public AttentionPlan {
   int num_decode_items = 0;  // blocks that do nothing included: the number rises in steps
   int num_prefill_items = 0;
   int num_decode_sequences = 0;
+  bool has_several_chunks = false;  // some sequence that decodes
   int num_prefill_sequences = 0;
 };
 

@@ -81,6 +81,13 @@ __global__ void attention_kernel(T* out, const T* q, Args args) {
   const auto offset_of = [&](int key) {
     return pages[key / kv.page_size] * kv.page_stride + kv_head * kv.head_stride + key % kv.page_size * kv.token_stride;
   };
+  // Of an e4m3 cache.
+  const auto scale_of = [&](const void* scales, int key) {
+    if (kv.dtype != DType::kF8E4M3) return 1.0f;
+    return load_as_float(
+        scales, DType::kBF16,
+        pages[key / kv.page_size] * kv.scale_page_stride + kv_head * kv.page_size + key % kv.page_size);
+  };
   float largest = -INFINITY;
   float total = 0;
   for (int chunk = first_key / kThreads * kThreads; chunk <= position; chunk += kThreads) {
@@ -91,7 +98,7 @@ __global__ void attention_kernel(T* out, const T* q, Args args) {
       const int64_t offset = offset_of(key);
       float sum = 0;
       for (int d = 0; d < kv.head_dim; ++d) sum += query[d] * load_as_float(kv.k, kv.dtype, offset + d);
-      score = args.scale * sum;
+      score = args.scale * sum * scale_of(kv.k_scales, key);
       if (args.soft_cap > 0) score = args.soft_cap * tanhf(score / args.soft_cap);
     }
     const float new_largest = fmaxf(largest, block_max(score, reduction));
@@ -105,7 +112,9 @@ __global__ void attention_kernel(T* out, const T* q, Args args) {
     const int end = min(position - chunk + 1, kThreads);
     for (int d = threadIdx.x; d < kv.head_dim; d += kThreads) {
       float sum = sums[d] * correction;
-      for (int i = begin; i < end; ++i) sum += weights[i] * load_as_float(kv.v, kv.dtype, offset_of(chunk + i) + d);
+      for (int i = begin; i < end; ++i) {
+        sum += weights[i] * scale_of(kv.v_scales, chunk + i) * load_as_float(kv.v, kv.dtype, offset_of(chunk + i) + d);
+      }
       sums[d] = sum;
     }
     __syncthreads();

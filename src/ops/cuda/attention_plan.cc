@@ -71,6 +71,7 @@ void plan_attention(cudaStream_t stream, CudaAttentionPlan& plan, const Attentio
   int num_decode = 0;
   int num_prefill = 0;
   plan.num_decode_sequences = 0;
+  plan.has_several_chunks = false;
   plan.num_prefill_sequences = 0;
   for (int s = 0; s < batch.num_sequences; ++s) {
     const size_t i = static_cast<size_t>(s);
@@ -83,6 +84,7 @@ void plan_attention(cudaStream_t stream, CudaAttentionPlan& plan, const Attentio
       const int first_key = plan.geometry.window > 0 ? std::max(0, length - plan.geometry.window) : 0;
       const int first_chunk = first_key / chunk_size;
       const int num_chunks = ceil_div(length, chunk_size) - first_chunk;
+      plan.has_several_chunks |= num_chunks > 1;
       for (int chunk = 0; chunk < num_chunks; ++chunk) {
         decode_items[num_decode++] = {.sequence = s,
                                       .chunk = first_chunk + chunk,

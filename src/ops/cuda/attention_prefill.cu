@@ -1,7 +1,8 @@
 // Prefill attention on Hopper: many queries a sequence, K and V straight from the pages (FlashAttention-3's shape).
 //
 // Grid: (tile of 128 queries of a sequence, query head), tiles that see most keys first. A block has three warpgroups.
-//   producer:  one warp asks the copy engine for K and V, 128 keys a tile, 16 keys of one page a box, three tiles deep
+//   producer:  one warp asks the copy engine for K and V, 128 keys a tile, 16 keys of one page a box, three tiles deep;
+//   of an e4m3 cache all four warps turn codes into numbers
 //   consumers: two warpgroups of 64 queries each; the next tile's scores are computed while this one's values are
 //   summed
 // Both products run on the tensor cores from shared memory (wgmma), P from registers. The limit is arithmetic:
@@ -15,6 +16,7 @@
 #include "ops/cuda/device_dtype.cuh"
 #include "ops/cuda/hopper.cuh"
 #include "ops/cuda/mma.cuh"
+#include "ops/cuda/tensor_map.h"
 
 namespace quire::cuda {
 
@@ -23,13 +25,19 @@ namespace {
 constexpr int kDim = 128;
 constexpr int kTileKeys = 128;
 constexpr int kBoxKeys = 16;  // keys of one copy: a page holds a whole number of them
-constexpr int kStages = 3;    // 2 do not cover the latency of pages in the L2 cache: 477 TFLOP/s at 16k (H200)
+// 2 stages do not cover the latency of pages in the L2 cache: 477 TFLOP/s at 16k (H200). Where the cache is e4m3 the
+// third makes room for three tiles of codes.
+template <bool IsF8>
+constexpr int kStages = IsF8 ? 2 : 3;
+constexpr int kCodeTiles = 3;
 constexpr int kConsumers = 2;
 constexpr int kThreads = 128 * (1 + kConsumers);
 constexpr int kRowBytes = 128;                     // 64 elements: a swizzled row
 constexpr int kHalfBytes = kTileKeys * kRowBytes;  // 64 of the 128 elements of d, for 128 rows
 constexpr int kTileBytes = 2 * kHalfBytes;
-constexpr int kSharedBytes = kTileBytes * (1 + 2 * kStages) + 1024;
+constexpr int kCodeTileBytes = kTileKeys * kDim;
+template <bool IsF8>
+constexpr int kSharedBytes = kTileBytes*(1 + 2 * kStages<IsF8>)+(IsF8 ? kCodeTiles* kCodeTileBytes : 0) + 1024;
 constexpr float kLog2e = 1.4426950408889634f;
 
 struct Args {
@@ -47,6 +55,9 @@ struct Args {
   const int32_t* context_lengths;
   const int32_t* page_table;
   int64_t page_table_stride;
+  const uint16_t* k_scales;  // bf16, of an e4m3 cache
+  const uint16_t* v_scales;
+  int64_t scale_page_stride;
   float scale;  // times log2(e), unless there is a soft cap
   float soft_cap;
   int window;
@@ -79,20 +90,26 @@ __device__ __forceinline__ Tile make_tile(const Args& args, const PrefillItem& i
   return tile;
 }
 
+constexpr int kMostStages = 3;
 struct Barriers {
-  uint64_t k_full[kStages];
-  uint64_t k_empty[kStages];
-  uint64_t v_full[kStages];
-  uint64_t v_empty[kStages];
-  uint64_t v_loaded;  // before rows that nobody may read are cleared
+  uint64_t k_full[kMostStages];
+  uint64_t k_empty[kMostStages];
+  uint64_t v_full[kMostStages];
+  uint64_t v_empty[kMostStages];
+  uint64_t v_loaded;           // before rows that nobody may read are cleared
+  uint64_t codes[kCodeTiles];  // have come
 };
 
-// Q, then the stages of K, then those of V.
+// Q, then the stages of K, then those of V, then codes.
+template <int Stages>
 struct Shared {
   char* base;
   __device__ __forceinline__ char* q() const { return base; }
   __device__ __forceinline__ char* k(int stage) const { return base + (1 + stage) * kTileBytes; }
-  __device__ __forceinline__ char* v(int stage) const { return base + (1 + kStages + stage) * kTileBytes; }
+  __device__ __forceinline__ char* v(int stage) const { return base + (1 + Stages + stage) * kTileBytes; }
+  __device__ __forceinline__ char* codes(int i) const {
+    return base + (1 + 2 * Stages) * kTileBytes + i * kCodeTileBytes;
+  }
 };
 
 __device__ __forceinline__ float exp2_fast(float x) {
@@ -116,14 +133,14 @@ __device__ __forceinline__ void load_tile(char* target, const CUtensorMap* map, 
   }
 }
 
-__device__ __forceinline__ void produce(const Args& args, const Tile& tile, const Shared& shared, Barriers& barriers,
+__device__ __forceinline__ void produce(const Args& args, const Tile& tile, const Shared<3>& shared, Barriers& barriers,
                                         const CUtensorMap* k_map, const CUtensorMap* v_map, int kv_head, int lane) {
   const int32_t* pages = args.page_table + tile.sequence * args.page_table_stride;
   uint32_t num_patches = 0;
   for (int j = tile.begin; j < tile.end; ++j) {
     const int turn = j - tile.begin;
-    const int stage = turn % kStages;
-    const uint32_t free_parity = static_cast<uint32_t>(turn / kStages % 2) ^ 1u;
+    const int stage = turn % kStages<false>;
+    const uint32_t free_parity = static_cast<uint32_t>(turn / kStages<false> % 2) ^ 1u;
     const int key = j * kTileKeys + lane / 2 * kBoxKeys;
     const bool is_wanted = lane < 16 && key + kBoxKeys > tile.first_key && key <= tile.last_key;
     const int page = is_wanted ? pages[key / args.page_size] : -1;
@@ -152,6 +169,83 @@ __device__ __forceinline__ void produce(const Args& args, const Tile& tile, cons
     fence_async_proxy();
     __syncwarp();
     if (lane == 0) barrier_arrive(&barriers.v_full[stage]);
+  }
+}
+
+// Where the cache is e4m3: the whole warpgroup turns codes into numbers of T, a key a thread. Tiles of codes, K and V
+// in turn, come into buffers of their own; their scales are read ahead.
+template <typename T>
+__device__ __forceinline__ void produce_from_f8(const Args& args, const Tile& tile, const Shared<2>& shared,
+                                                Barriers& barriers, const CUtensorMap* k_map, const CUtensorMap* v_map,
+                                                int kv_head, int thread) {
+  constexpr int kStagesHere = kStages<true>;
+  const int32_t* pages = args.page_table + tile.sequence * args.page_table_stride;
+  const int num_tiles = 2 * (tile.end - tile.begin);
+  const auto is_valid = [&](int key) { return tile.first_key <= key && key <= tile.last_key; };
+  const auto scale_of = [&](int i) {  // of this thread's key in tile i; bf16
+    const int key = (tile.begin + i / 2) * kTileKeys + thread;
+    if (i >= num_tiles || !is_valid(key)) return uint16_t{0};
+    const uint16_t* scales = i % 2 == 0 ? args.k_scales : args.v_scales;
+    return scales[pages[key / args.page_size] * args.scale_page_stride + kv_head * args.page_size +
+                  key % args.page_size];
+  };
+  const auto load_codes = [&](int i) {
+    if (i >= num_tiles || thread >= 32) return;
+    const int key = (tile.begin + i / 2) * kTileKeys + thread * kBoxKeys;
+    const bool is_wanted = thread < kTileKeys / kBoxKeys && key + kBoxKeys > tile.first_key && key <= tile.last_key;
+    const int page = is_wanted ? pages[key / args.page_size] : 0;
+    uint64_t* const barrier = &barriers.codes[i % kCodeTiles];
+    const unsigned wanted = __ballot_sync(0xffffffffu, is_wanted);
+    if (thread == 0) barrier_arrive_expecting(barrier, static_cast<uint32_t>(__popc(wanted) * kBoxKeys * kDim));
+    __syncwarp();
+    if (is_wanted) {
+      copy_box(shared.codes(i % kCodeTiles) + thread * kBoxKeys * kDim, i % 2 == 0 ? k_map : v_map,
+               {0, key % args.page_size, kv_head, page}, barrier);
+    }
+  };
+  uint16_t scales[kCodeTiles];
+#pragma unroll
+  for (int i = 0; i < kCodeTiles; ++i) {
+    load_codes(i);
+    scales[i] = scale_of(i);
+  }
+  for (int i = 0; i < num_tiles; ++i) {
+    const int turn = i / 2;
+    const int stage = turn % kStagesHere;
+    const bool is_k = i % 2 == 0;
+    const float scale = __uint_as_float(static_cast<uint32_t>(scales[0]) << 16);
+#pragma unroll
+    for (int j = 0; j + 1 < kCodeTiles; ++j) scales[j] = scales[j + 1];
+    scales[kCodeTiles - 1] = scale_of(i + kCodeTiles);
+    barrier_wait(&barriers.codes[i % kCodeTiles], static_cast<uint32_t>(i / kCodeTiles % 2));
+    barrier_wait(is_k ? &barriers.k_empty[stage] : &barriers.v_empty[stage],
+                 static_cast<uint32_t>(turn / kStagesHere % 2) ^ 1u);
+    const bool is_seen = is_valid((tile.begin + turn) * kTileKeys + thread);
+    const char* source = shared.codes(i % kCodeTiles) + thread * kRowBytes;
+    char* target = (is_k ? shared.k(stage) : shared.v(stage)) + thread * kRowBytes;
+#pragma unroll
+    for (int chunk = 0; chunk < 8; ++chunk) {
+      const uint4 codes = *reinterpret_cast<const uint4*>(source + (chunk ^ (thread % 8)) * 16);
+      const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
+      uint32_t packed[8];
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        const uint32_t halves = unpack_f8_pair(words[j / 2] >> (j % 2 * 16));
+        const float2 pair = __half22float2(*reinterpret_cast<const __half2*>(&halves));
+        // Slots outside may hold NaN.
+        packed[j] = is_seen ? pack_pair<T>(pair.x * scale, pair.y * scale) : 0u;
+      }
+      char* const half = target + chunk / 4 * kHalfBytes;
+      const int first = chunk % 4 * 2;
+      *reinterpret_cast<uint4*>(half + (first ^ (thread % 8)) * 16) = {packed[0], packed[1], packed[2], packed[3]};
+      *reinterpret_cast<uint4*>(half + ((first + 1) ^ (thread % 8)) * 16) = {packed[4], packed[5], packed[6],
+                                                                             packed[7]};
+    }
+    fence_async_proxy();
+    __syncwarp();
+    if (thread % 32 == 0) barrier_arrive(is_k ? &barriers.k_full[stage] : &barriers.v_full[stage]);
+    asm volatile("bar.sync 7, 128;" ::: "memory");  // everybody has read the codes
+    load_codes(i + kCodeTiles);
   }
 }
 
@@ -218,9 +312,9 @@ __device__ __forceinline__ void pack_weights(uint32_t (&packed)[32], const float
   for (int i = 0; i < 32; ++i) packed[i] = pack_pair<T>(weights[2 * i], weights[2 * i + 1]);
 }
 
-template <typename T>
-__device__ __forceinline__ void consume(const Args& args, const Tile& tile, const Shared& shared, Barriers& barriers,
-                                        int head, int consumer) {
+template <typename T, int Stages>
+__device__ __forceinline__ void consume(const Args& args, const Tile& tile, const Shared<Stages>& shared,
+                                        Barriers& barriers, int head, int consumer) {
   const int thread = static_cast<int>(threadIdx.x) % 128;
   const int lane = thread % 32;
   const int g = lane / 4;
@@ -308,11 +402,11 @@ __device__ __forceinline__ void consume(const Args& args, const Tile& tile, cons
   pack_weights<T>(weights, scores);
   int turn = 0;
   for (int j = tile.begin + 1; j < tile.end; ++j) {
-    const int v_stage = turn % kStages;
-    const uint32_t v_parity = static_cast<uint32_t>(turn / kStages % 2);
+    const int v_stage = turn % Stages;
+    const uint32_t v_parity = static_cast<uint32_t>(turn / Stages % 2);
     ++turn;
-    const int k_stage = turn % kStages;
-    barrier_wait(&barriers.k_full[k_stage], static_cast<uint32_t>(turn / kStages % 2));
+    const int k_stage = turn % Stages;
+    barrier_wait(&barriers.k_full[k_stage], static_cast<uint32_t>(turn / Stages % 2));
     wait_for_turn();
     multiply_keys(scores, k_stage);
     barrier_wait(&barriers.v_full[v_stage], v_parity);
@@ -329,12 +423,12 @@ __device__ __forceinline__ void consume(const Args& args, const Tile& tile, cons
     for (int i = 0; i < 64; ++i) sums[i] *= state.correction[i % 4 / 2];
     pack_weights<T>(weights, scores);
   }
-  barrier_wait(&barriers.v_full[turn % kStages], static_cast<uint32_t>(turn / kStages % 2));
-  add_values(sums, weights, turn % kStages);
+  barrier_wait(&barriers.v_full[turn % Stages], static_cast<uint32_t>(turn / Stages % 2));
+  add_values(sums, weights, turn % Stages);
   if (consumer == 0) wait_for_turn();  // takes the turn that is left over
   wgmma_wait<0>();
   hold(sums);
-  release(&barriers.v_empty[turn % kStages]);
+  release(&barriers.v_empty[turn % Stages]);
 
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -354,77 +448,66 @@ __device__ __forceinline__ void consume(const Args& args, const Tile& tile, cons
   }
 }
 
-template <typename T>
+template <typename T, bool IsF8>
 __global__ void __launch_bounds__(kThreads, 1)
     prefill_kernel(const __grid_constant__ CUtensorMap k_map, const __grid_constant__ CUtensorMap v_map, Args args) {
   extern __shared__ char dynamic_shared[];
   __shared__ Barriers barriers;
   // The swizzle repeats every 1024 bytes.
-  const Shared shared{dynamic_shared + (1024 - shared_address(dynamic_shared) % 1024) % 1024};
+  const Shared<kStages<IsF8>> shared{dynamic_shared + (1024 - shared_address(dynamic_shared) % 1024) % 1024};
   const int head = static_cast<int>(blockIdx.x) % args.num_heads;
   const Tile tile = make_tile(args, args.items[blockIdx.x / static_cast<unsigned>(args.num_heads)]);
   if (threadIdx.x == 0) {
-    for (int s = 0; s < kStages; ++s) {
-      barrier_init(&barriers.k_full[s], 1);
-      barrier_init(&barriers.v_full[s], 1);
+    for (int s = 0; s < kStages<IsF8>; ++s) {
+      barrier_init(&barriers.k_full[s], IsF8 ? 4 : 1);  // a warp each, or the copies
+      barrier_init(&barriers.v_full[s], IsF8 ? 4 : 1);
       barrier_init(&barriers.k_empty[s], 4 * kConsumers);  // a warp each
       barrier_init(&barriers.v_empty[s], 4 * kConsumers);
     }
     barrier_init(&barriers.v_loaded, 1);
+    for (int i = 0; i < kCodeTiles; ++i) barrier_init(&barriers.codes[i], 1);
     fence_async_proxy();
   }
   __syncthreads();
+  const int kv_head = head * args.num_kv_heads / args.num_heads;
   if (threadIdx.x < 128) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-    if (threadIdx.x < 32) {
-      produce(args, tile, shared, barriers, &k_map, &v_map, head * args.num_kv_heads / args.num_heads,
-              static_cast<int>(threadIdx.x));
+    if constexpr (IsF8) {
+      asm volatile("setmaxnreg.dec.sync.aligned.u32 72;");
+      produce_from_f8<T>(args, tile, shared, barriers, &k_map, &v_map, kv_head, static_cast<int>(threadIdx.x));
+    } else {
+      asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+      if (threadIdx.x < 32) {
+        produce(args, tile, shared, barriers, &k_map, &v_map, kv_head, static_cast<int>(threadIdx.x));
+      }
     }
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    if constexpr (IsF8) {
+      asm volatile("setmaxnreg.inc.sync.aligned.u32 216;");
+    } else {
+      asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    }
     consume<T>(args, tile, shared, barriers, head, static_cast<int>(threadIdx.x) / 128 - 1);
   }
 }
 
 // ---- Host -----------------------------------------------------------------------------------------------------------
 
-using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
-
-// From the driver that runs, so that the library need not be linked.
-EncodeTiled find_encode_tiled() {
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-  CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &result));
-  CHECK(result == cudaDriverEntryPointSuccess);
-  return reinterpret_cast<EncodeTiled>(function);
+// Boxes of 16 keys and 128 bytes of their elements, from [page][head][token][d].
+CUtensorMap make_map(const PagedKv& kv, void* data) {
+  const int64_t sizes[] = {kv.head_dim, kv.page_size, kv.num_kv_heads, kv.num_pages};
+  const int64_t strides[] = {kv.token_stride, kv.head_stride, kv.page_stride};
+  const int32_t box[] = {kRowBytes / static_cast<int>(dtype_bytes(kv.dtype)), kBoxKeys, 1, 1};
+  return make_tensor_map({.dtype = kv.dtype, .data = data, .sizes = sizes, .strides = strides, .box = box});
 }
 
-// Boxes of 16 keys and 64 of their elements, from [page][head][token][d].
-CUtensorMap make_map(EncodeTiled encode, const PagedKv& kv, void* data) {
-  CUtensorMap map;
-  const cuuint64_t sizes[4] = {static_cast<cuuint64_t>(kv.head_dim), static_cast<cuuint64_t>(kv.page_size),
-                               static_cast<cuuint64_t>(kv.num_kv_heads), static_cast<cuuint64_t>(kv.num_pages)};
-  const cuuint64_t strides[3] = {static_cast<cuuint64_t>(kv.token_stride) * 2,
-                                 static_cast<cuuint64_t>(kv.head_stride) * 2,
-                                 static_cast<cuuint64_t>(kv.page_stride) * 2};
-  const cuuint32_t box[4] = {64, kBoxKeys, 1, 1};
-  const cuuint32_t steps[4] = {1, 1, 1, 1};
-  const CUresult result =
-      encode(&map, kv.dtype == DType::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4,
-             data, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  CHECK(result == CUDA_SUCCESS);
-  return map;
-}
-
-template <typename T>
+template <typename T, bool IsF8>
 void launch(const AttentionCall& call, const Args& args) {
-  const EncodeTiled encode = find_encode_tiled();
-  const CUtensorMap k_map = make_map(encode, call.kv, call.kv.k);
-  const CUtensorMap v_map = make_map(encode, call.kv, call.kv.v);
-  CUDA_CHECK(cudaFuncSetAttribute(prefill_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
+  const CUtensorMap k_map = make_map(call.kv, call.kv.k);
+  const CUtensorMap v_map = make_map(call.kv, call.kv.v);
+  CUDA_CHECK(
+      cudaFuncSetAttribute(prefill_kernel<T, IsF8>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<IsF8>));
   const unsigned grid = static_cast<unsigned>(call.plan.num_prefill_items * args.num_heads);
-  prefill_kernel<T><<<grid, kThreads, kSharedBytes, call.stream>>>(k_map, v_map, args);
+  prefill_kernel<T, IsF8><<<grid, kThreads, kSharedBytes<IsF8>, call.stream>>>(k_map, v_map, args);
   CUDA_CHECK_LAUNCH();
 }
 
@@ -432,12 +515,13 @@ void launch(const AttentionCall& call, const Args& args) {
 
 bool accepts_prefill_wgmma(const AttentionCall& call) {
   const PagedKv& kv = call.kv;
-  const auto is_multiple_of_8 = [](int64_t x) { return x % 8 == 0; };
-  return call.part == StepPart::kPrefill && (kv.dtype == DType::kBF16 || kv.dtype == DType::kF16) &&
-         call.q.dtype() == kv.dtype && kv.head_dim == kDim && kv.page_size % kBoxKeys == 0 && is_aligned(kv.k, 16) &&
-         is_aligned(kv.v, 16) && is_multiple_of_8(kv.page_stride) && is_multiple_of_8(kv.head_stride) &&
-         is_multiple_of_8(kv.token_stride) && is_aligned(call.q.raw_data(), 16) && is_multiple_of_8(call.q.stride(0)) &&
-         is_multiple_of_8(call.q.stride(1)) && is_aligned(call.out.raw_data(), 4) && call.out.stride(0) % 2 == 0 &&
+  const auto is_wide = [&](int64_t stride) { return stride * dtype_bytes(kv.dtype) % 16 == 0; };
+  const bool is_f8 = kv.dtype == DType::kF8E4M3;
+  return call.part == StepPart::kPrefill && (call.q.dtype() == DType::kBF16 || call.q.dtype() == DType::kF16) &&
+         (is_f8 || kv.dtype == call.q.dtype()) && kv.head_dim == kDim && kv.page_size % kBoxKeys == 0 &&
+         is_aligned(kv.k, 16) && is_aligned(kv.v, 16) && is_wide(kv.page_stride) && is_wide(kv.head_stride) &&
+         is_wide(kv.token_stride) && is_aligned(call.q.raw_data(), 16) && call.q.stride(0) % 8 == 0 &&
+         call.q.stride(1) % 8 == 0 && is_aligned(call.out.raw_data(), 4) && call.out.stride(0) % 2 == 0 &&
          call.out.stride(1) % 2 == 0;
 }
 
@@ -458,11 +542,16 @@ void attention_prefill_wgmma(const AttentionCall& call) {
                   .context_lengths = batch.context_lengths.data<int32_t>(),
                   .page_table = batch.page_table.data<int32_t>(),
                   .page_table_stride = batch.page_table.stride(0),
+                  .k_scales = static_cast<const uint16_t*>(call.kv.k_scales),
+                  .v_scales = static_cast<const uint16_t*>(call.kv.v_scales),
+                  .scale_page_stride = call.kv.scale_page_stride,
                   .scale = soft_cap > 0 ? call.params.scale / soft_cap : call.params.scale * kLog2e,
                   .soft_cap = soft_cap,
                   .window = call.params.window};
-  if (call.kv.dtype == DType::kBF16) return launch<bf16>(call, args);
-  return launch<f16>(call, args);
+  const bool is_f8 = call.kv.dtype == DType::kF8E4M3;
+  const auto function = call.q.dtype() == DType::kBF16 ? (is_f8 ? launch<bf16, true> : launch<bf16, false>)
+                                                       : (is_f8 ? launch<f16, true> : launch<f16, false>);
+  function(call, args);
 }
 
 }  // namespace quire::cuda

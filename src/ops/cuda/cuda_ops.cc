@@ -10,6 +10,7 @@
 #include "ops/cuda/elementwise.h"
 #include "ops/cuda/linear.h"
 #include "ops/cuda/linear_cublaslt.h"
+#include "ops/cuda/linear_few_tokens.h"
 #include "ops/cuda/sampling.h"
 #include "ops/cuda/weights.h"
 #include "ops/host_memory.h"
@@ -44,6 +45,11 @@ void check_same_shape(const ConstTensorView& a, const ConstTensorView& b) {
   for (int d = 0; d < a.rank(); ++d) CHECK(a.size(d) == b.size(d));
   CHECK(a.is_last_dimension_contiguous());
   CHECK(b.is_last_dimension_contiguous());
+}
+
+// Whether the row that would run takes the norm of the call.
+bool accepts_norm(const cuda::LinearCall& call) {
+  return cuda::accepts_gemv(call) || cuda::accepts_few_tokens(call) || cuda::accepts_cublaslt_f8(call);
 }
 
 template <typename Call>
@@ -273,7 +279,9 @@ void CudaOps::norm_linear(OpContext& context, TensorView y, ConstTensorView x, c
                               .weight = weight,
                               .epilogue = epilogue,
                               .norm = norm};
-  if (!norm.weight.is_given() || !forced_kernel("linear").empty() || !cuda::accepts_gemv(call)) {
+  const bool takes_norm =
+      weight.layout == Layout::kCudaF8 ? cuda::accepts_quantize_normed(x, norm.weight) : cuda::accepts_gemv(call);
+  if (!norm.weight.is_given() || !forced_kernel("linear").empty() || !takes_norm || !accepts_norm(call)) {
     return Ops::norm_linear(context, y, x, norm, weight, epilogue);
   }
   cuda::linear(call);
@@ -290,13 +298,21 @@ void CudaOps::norm_gated_linear(OpContext& context, TensorView y, ConstTensorVie
                               .epilogue = {.bias = bias, .residual = {}},
                               .norm = norm,
                               .gate = activation == Activation::kSilu ? cuda::Gate::kSilu : cuda::Gate::kGeluTanh};
-  if (!forced_kernel("linear").empty() || !cuda::accepts_gated_gemv(call)) {
-    return Ops::norm_gated_linear(context, y, x, norm, weight, bias, activation);
-  }
-  CHECK(y.size(0) == 1);
+  CHECK(y.size(0) == x.size(0));
   CHECK(2 * y.size(1) == weight.n);
   CHECK(x.size(1) == weight.k);
-  cuda::linear_gemv(call);
+  if (!forced_kernel("linear").empty()) return Ops::norm_gated_linear(context, y, x, norm, weight, bias, activation);
+  if (cuda::accepts_gated_gemv(call)) return cuda::linear_gemv(call);
+  const bool takes_norm =
+      !norm.weight.is_given() || (weight.layout == Layout::kCudaF8 && cuda::accepts_quantize_normed(x, norm.weight));
+  if (takes_norm) {
+    if (cuda::accepts_gated_few_tokens(call)) return cuda::linear_few_tokens(call);
+    return Ops::norm_gated_linear(context, y, x, norm, weight, bias, activation);
+  }
+  const ArenaScope scope(context.scratch);
+  const TensorView normed = context.scratch.take(x.dtype(), {x.size(0), x.size(1)});
+  rms_norm(context, normed, x, norm.weight, norm.epsilon);
+  norm_gated_linear(context, y, normed, {}, weight, bias, activation);
 }
 
 void CudaOps::rope_and_write_kv(OpContext& context, TensorView q, TensorView k, ConstTensorView v,
@@ -346,7 +362,7 @@ void CudaOps::write_kv(OpContext& context, const PagedKv& kv, ConstTensorView k,
   CHECK(k.size(1) == kv.num_kv_heads);
   CHECK(k.size(2) == kv.head_dim);
   CHECK(slots.num_elements() == k.size(0));
-  CHECK(cuda::is_activation_dtype(kv.dtype));
+  CHECK(cuda::is_activation_dtype(kv.dtype) || kv.dtype == DType::kF8E4M3);
   cuda::write_kv(stream_of(context), kv, k, v, slots);
 }
 

@@ -4,6 +4,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include "base/check.h"
 #include "tensor/dtype.h"
@@ -42,6 +43,9 @@ __device__ __forceinline__ bf16 from_float<bf16>(float x) {
 __device__ __forceinline__ float load_as_float(const void* data, DType dtype, int64_t index) {
   if (dtype == DType::kF32) return static_cast<const float*>(data)[index];
   if (dtype == DType::kF16) return to_float(static_cast<const f16*>(data)[index]);
+  if (dtype == DType::kF8E4M3) {
+    return to_float(f16(__nv_cvt_fp8_to_halfraw(static_cast<const __nv_fp8_storage_t*>(data)[index], __NV_E4M3)));
+  }
   return to_float(static_cast<const bf16*>(data)[index]);
 }
 __device__ __forceinline__ void store_float_as(void* data, DType dtype, int64_t index, float value) {

@@ -144,6 +144,64 @@ __global__ void rms_norm_kernel(Rows<T*> y, Rows<const T*> x, Rows<const T*> del
   }
 }
 
+// The same for wide rows of at most 16,384 elements: a block a row, whose elements stay in registers.
+constexpr int kRowThreads = 512;
+constexpr int kRowVectors = 4;
+template <typename T>
+__global__ void __launch_bounds__(kRowThreads)
+    rms_norm_row_kernel(Rows<T*> y, Rows<const T*> x, Rows<const T*> delta, Rows<T*> x_sum, const float* weight,
+                        float epsilon, int size) {
+  using Vec = Vector<T, 8>;
+  __shared__ float partial[kRowThreads / 32];
+  const int num_threads = static_cast<int>(blockDim.x);
+  const int thread = static_cast<int>(threadIdx.x);
+  let_next_start();
+  wait_for_previous();
+  const T* input = x.data + blockIdx.x * x.token_stride;
+  Vec values[kRowVectors];
+#pragma unroll
+  for (int v = 0; v < kRowVectors; ++v) {
+    const int i = (v * num_threads + thread) * 8;
+    if (i < size) values[v] = *reinterpret_cast<const Vec*>(input + i);
+  }
+  float sum = 0;
+#pragma unroll
+  for (int v = 0; v < kRowVectors; ++v) {
+    const int i = (v * num_threads + thread) * 8;
+    if (i >= size) break;
+    if (delta.data != nullptr) {
+      const Vec other = *reinterpret_cast<const Vec*>(delta.data + blockIdx.x * delta.token_stride + i);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) values[v].v[j] = from_float<T>(to_float(values[v].v[j]) + to_float(other.v[j]));
+      *reinterpret_cast<Vec*>(x_sum.data + blockIdx.x * x_sum.token_stride + i) = values[v];
+    }
+#pragma unroll
+    for (int j = 0; j < 8; ++j) sum += to_float(values[v].v[j]) * to_float(values[v].v[j]);
+  }
+  sum = warp_sum(sum);
+  if (thread % 32 == 0) partial[thread / 32] = sum;
+  __syncthreads();
+  sum = 0;
+  for (int warp = 0; warp < num_threads / 32; ++warp) sum += partial[warp];
+  const float factor = 1.0f / sqrtf(sum / static_cast<float>(size) + epsilon);
+  T* output = y.data + blockIdx.x * y.token_stride;
+#pragma unroll
+  for (int v = 0; v < kRowVectors; ++v) {
+    const int i = (v * num_threads + thread) * 8;
+    if (i >= size) break;
+    Vec out;
+#pragma unroll
+    for (int j = 0; j < 8; j += 4) {
+      const float4 weights = *reinterpret_cast<const float4*>(weight + i + j);
+      out.v[j] = from_float<T>(to_float(values[v].v[j]) * factor * weights.x);
+      out.v[j + 1] = from_float<T>(to_float(values[v].v[j + 1]) * factor * weights.y);
+      out.v[j + 2] = from_float<T>(to_float(values[v].v[j + 2]) * factor * weights.z);
+      out.v[j + 3] = from_float<T>(to_float(values[v].v[j + 3]) * factor * weights.w);
+    }
+    *reinterpret_cast<Vec*>(output + i) = out;
+  }
+}
+
 // A thread an angle.
 __global__ void rope_table_kernel(float* table, int64_t stride, const int32_t* positions,
                                   const float* inverse_frequencies, float attention_factor, int64_t num_tokens,
@@ -194,6 +252,43 @@ __global__ void write_kv_kernel(PagedKv kv, Rows<const T*> k, Rows<const T*> v, 
   store_float_as(kv.v, kv.dtype, offset, to_float(v.data[token * v.token_stride + head * v.head_stride + d]));
 }
 
+// Codes of a row are of x times 1 / scale: the largest becomes 448, but for the rounding of the scale to bf16.
+__device__ __forceinline__ float f8_scale_of(float largest) {
+  const float scale = to_float(from_float<bf16>(largest / 448.0f));
+  return scale > 0 ? scale : 1.0f;
+}
+
+// The same for an e4m3 cache: a warp a row of K or of V. Grid: x rows of K and then of V.
+template <typename T>
+__global__ void write_kv_f8_kernel(PagedKv kv, Rows<const T*> k, Rows<const T*> v, const int64_t* slots,
+                                   int64_t num_rows) {
+  const int64_t row = int64_t{blockIdx.x} * (blockDim.x / 32) + threadIdx.x / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (row >= 2 * num_rows) return;
+  const bool is_v = row >= num_rows;
+  const int64_t token = row % num_rows / kv.num_kv_heads;
+  const int64_t head = row % kv.num_kv_heads;
+  const int64_t slot = slots[token];
+  if (slot < 0) return;
+  const Rows<const T*>& rows = is_v ? v : k;
+  const T* source = rows.data + token * rows.token_stride + head * rows.head_stride;
+  float largest = 0;
+  for (int d = lane; d < kv.head_dim; d += 32) largest = fmaxf(largest, fabsf(to_float(source[d])));
+  const float scale = f8_scale_of(warp_max(largest));
+  const float inverse = 1.0f / scale;
+  const int64_t page = slot / kv.page_size;
+  const int64_t offset = slot % kv.page_size;
+  uint8_t* target = static_cast<uint8_t*>(is_v ? kv.v : kv.k) + page * kv.page_stride + head * kv.head_stride +
+                    offset * kv.token_stride;
+  for (int d = lane; d < kv.head_dim; d += 32) {
+    target[d] = __nv_cvt_float_to_fp8(to_float(source[d]) * inverse, __NV_SATFINITE, __NV_E4M3);
+  }
+  if (lane == 0) {
+    static_cast<bf16*>(is_v ? kv.v_scales : kv.k_scales)[page * kv.scale_page_stride + head * kv.page_size + offset] =
+        from_float<bf16>(scale);
+  }
+}
+
 // A block a token; x is read twice, the second time from cache. 8 elements an access where is_wide.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
@@ -238,6 +333,86 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) scales[blockIdx.x] = scale;
 }
 
+// The same for at most 16,384 columns, which stay in registers, with a norm where norm_weight is given. A block a
+// token.
+template <typename T>
+__global__ void __launch_bounds__(kRowThreads)
+    norm_quantize_tokens_kernel(uint8_t* codes, float* scales, Rows<const T*> x, const float* norm_weight,
+                                float epsilon, int k) {
+  using Vec = Vector<T, 8>;
+  __shared__ float partial[2][kRowThreads / 32];
+  const int num_warps = static_cast<int>(blockDim.x) / 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  let_next_start();
+  wait_for_previous();
+  const T* row = x.data + blockIdx.x * x.token_stride;
+  Vec values[kRowVectors];
+  float largest = 0;
+  float sum = 0;
+#pragma unroll
+  for (int v = 0; v < kRowVectors; ++v) {
+    const int i = (v * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * 8;
+    if (i < k) values[v] = *reinterpret_cast<const Vec*>(row + i);
+  }
+#pragma unroll
+  for (int v = 0; v < kRowVectors; ++v) {
+    const int i = (v * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * 8;
+    if (i >= k) break;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float value = to_float(values[v].v[j]);
+      sum += value * value;
+      largest = fmaxf(largest, fabsf(value));
+    }
+  }
+  if (norm_weight != nullptr) {
+    sum = warp_sum(sum);
+    if (lane == 0) partial[0][warp] = sum;
+    __syncthreads();
+    sum = 0;
+    for (int w = 0; w < num_warps; ++w) sum += partial[0][w];
+    const float factor = 1.0f / sqrtf(sum / static_cast<float>(k) + epsilon);
+    largest = 0;
+#pragma unroll
+    for (int v = 0; v < kRowVectors; ++v) {
+      const int i = (v * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * 8;
+      if (i >= k) break;
+#pragma unroll
+      for (int j = 0; j < 8; j += 4) {
+        const float4 weight = *reinterpret_cast<const float4*>(norm_weight + i + j);
+        const float weights[4] = {weight.x, weight.y, weight.z, weight.w};
+#pragma unroll
+        for (int l = 0; l < 4; ++l) {
+          values[v].v[j + l] = from_float<T>(to_float(values[v].v[j + l]) * factor * weights[l]);
+          largest = fmaxf(largest, fabsf(to_float(values[v].v[j + l])));
+        }
+      }
+    }
+  }
+  largest = warp_max(largest);
+  if (lane == 0) partial[1][warp] = largest;
+  __syncthreads();
+  for (int w = 0; w < num_warps; ++w) largest = fmaxf(largest, partial[1][w]);
+  const float scale = largest > 0 ? largest / 448.0f : 1.0f;
+  const float inverse = 1.0f / scale;
+  uint8_t* out = codes + int64_t{blockIdx.x} * k;
+#pragma unroll
+  for (int v = 0; v < kRowVectors; ++v) {
+    const int i = (v * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * 8;
+    if (i >= k) break;
+    Vector<uint16_t, 4> packed;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      packed.v[j] =
+          __nv_cvt_float2_to_fp8x2({to_float(values[v].v[2 * j]) * inverse, to_float(values[v].v[2 * j + 1]) * inverse},
+                                   __NV_SATFINITE, __NV_E4M3);
+    }
+    *reinterpret_cast<Vector<uint16_t, 4>*>(out + i) = packed;
+  }
+  if (threadIdx.x == 0) scales[blockIdx.x] = scale;
+}
+
 template <typename T>
 struct RopeWrite {
   Rows<T*> q;
@@ -252,14 +427,25 @@ struct RopeWrite {
   int64_t num_items;
 };
 
-// A thread 16 elements of a head: 8 pairs of q or of k, or 16 elements of v. Heads of a token: q's, k's, v's.
-template <typename T>
+__device__ __forceinline__ uint2 pack_f8(const float (&x)[8], float factor) {
+  uint32_t words[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    words[i] = __nv_cvt_float2_to_fp8x2({x[2 * i] * factor, x[2 * i + 1] * factor}, __NV_SATFINITE, __NV_E4M3);
+  }
+  return {words[0] | words[1] << 16, words[2] | words[3] << 16};
+}
+
+// A thread 16 elements of a head: 8 pairs of q or of k, or 16 elements of v. Heads of a token: q's, k's, v's. Where the
+// cache is e4m3 a head's threads are neighbours in one warp.
+template <typename T, bool IsF8>
 __global__ void rope_and_write_kernel(RopeWrite<T> args) {
   using Vec = Vector<T, 8>;
   let_next_start();
   wait_for_previous();
-  const int64_t index = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (index >= args.num_items) return;
+  const int64_t own_index = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (!IsF8 && own_index >= args.num_items) return;
+  const int64_t index = min(own_index, args.num_items - 1);  // all lanes of a warp go on together
   const int num_kv_heads = args.kv.num_kv_heads;
   const int half = args.kv.head_dim / 2;
   const int chunks = half / 8;
@@ -303,6 +489,39 @@ __global__ void rope_and_write_kernel(RopeWrite<T> args) {
     } else {
 #pragma unroll
       for (int i = 0; i < 8; ++i) rotate(first.v[i], second.v[i], i);
+    }
+  }
+  if constexpr (IsF8) {
+    float values[2][8];
+    float largest = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      values[0][i] = to_float(first.v[i]);
+      values[1][i] = to_float(second.v[i]);
+      largest = fmaxf(largest, fmaxf(fabsf(values[0][i]), fabsf(values[1][i])));
+    }
+    for (int lane = 1; lane < chunks; lane *= 2) {
+      largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, lane));
+    }
+    if (own_index >= args.num_items) return;
+    if (!is_q) {
+      const int64_t slot = args.slots[token];
+      if (slot < 0) return;
+      const float scale = f8_scale_of(largest);
+      const float inverse = 1.0f / scale;
+      const int64_t page = slot / args.kv.page_size;
+      const int64_t offset = slot % args.kv.page_size;
+      uint8_t* codes = static_cast<uint8_t*>(is_v ? args.kv.v : args.kv.k) + page * args.kv.page_stride +
+                       kv_head * args.kv.head_stride + offset * args.kv.token_stride;
+      *reinterpret_cast<uint2*>(codes + first_offset) = pack_f8(values[0], inverse);
+      *reinterpret_cast<uint2*>(codes + second_offset) = pack_f8(values[1], inverse);
+      if (chunk == 0) {
+        static_cast<bf16*>(
+            is_v ? args.kv.v_scales
+                 : args.kv.k_scales)[page * args.kv.scale_page_stride + kv_head * args.kv.page_size + offset] =
+            from_float<bf16>(scale);
+      }
+      return;
     }
   }
   T* target = nullptr;
@@ -387,6 +606,21 @@ void rms_norm(cudaStream_t stream, const RmsNormArgs& args) {
   if (num_rows == 0 || size == 0) return;
   const bool has_delta = args.delta.is_given();
   const bool is_wide = is_vectorizable(x) && is_vectorizable(args.y) && (!has_delta || is_vectorizable(args.delta));
+  constexpr int64_t kLeastRowSize = 1024;
+  if (is_wide && x.rank() == 2 && x.dtype() != DType::kF32 && size >= kLeastRowSize &&
+      size <= kRowThreads * kRowVectors * 8 && is_aligned(args.weight.raw_data(), 16)) {
+    const auto launch = [&](auto type) {
+      using T = decltype(type);
+      const Rows<const T*> delta = has_delta ? rows_of<T>(args.delta) : Rows<const T*>{nullptr, 0, 0};
+      const Rows<T*> x_sum = has_delta ? rows_of<T>(args.x_sum) : Rows<T*>{nullptr, 0, 0};
+      const int num_threads = std::min<int>(kRowThreads, static_cast<int>(ceil_div<int64_t>(size, 8 * 32)) * 32);
+      launch_dependent(stream, rms_norm_row_kernel<T>, dim3(static_cast<unsigned>(num_rows)),
+                       dim3(static_cast<unsigned>(num_threads)), rows_of<T>(args.y), rows_of<T>(x), delta, x_sum,
+                       args.weight.data<float>(), args.epsilon, static_cast<int>(size));
+    };
+    if (x.dtype() == DType::kBF16) return launch(bf16());
+    return launch(f16());
+  }
   dispatch_activation(x.dtype(), [&](auto type) {
     using T = decltype(type);
     const Rows<const T*> delta = has_delta ? rows_of<T>(args.delta) : Rows<const T*>{nullptr, 0, 0};
@@ -431,26 +665,56 @@ void write_kv(cudaStream_t stream, const PagedKv& kv, const ConstTensorView& k, 
   if (num_elements == 0) return;
   dispatch_activation(k.dtype(), [&](auto type) {
     using T = decltype(type);
+    if (kv.dtype == DType::kF8E4M3) {
+      const int64_t num_rows = k.size(0) * k.size(1);
+      write_kv_f8_kernel<T><<<flat_grid(2 * num_rows * 32), kThreads, 0, stream>>>(kv, rows_of<T>(k), rows_of<T>(v),
+                                                                                   slots.data<int64_t>(), num_rows);
+      return;
+    }
     write_kv_kernel<T><<<flat_grid(num_elements), kThreads, 0, stream>>>(kv, rows_of<T>(k), rows_of<T>(v),
                                                                          slots.data<int64_t>(), num_elements);
   });
   CUDA_CHECK_LAUNCH();
 }
 
-void quantize_tokens_to_f8(cudaStream_t stream, uint8_t* codes, float* scales, const ConstTensorView& x) {
+bool accepts_quantize_normed(const ConstTensorView& x, const ConstTensorView& norm_weight) {
+  return x.dtype() != DType::kF32 && is_vectorizable(x) && x.size(1) <= kMaxNormedF8 &&
+         (!norm_weight.is_given() || is_aligned(norm_weight.raw_data(), 16));
+}
+
+void quantize_tokens_to_f8(cudaStream_t stream, const QuantizeTokensArgs& args) {
+  const ConstTensorView& x = args.x;
   if (x.num_elements() == 0) return;
+  const dim3 grid(static_cast<unsigned>(x.size(0)));
+  const bool is_normed = args.norm_weight.is_given();
+  if (accepts_quantize_normed(x, args.norm_weight)) {
+    const int k = static_cast<int>(x.size(1));
+    const int num_threads = std::min(kRowThreads, ceil_div(k, 8 * 32) * 32);
+    const float* weight = is_normed ? args.norm_weight.data<float>() : nullptr;
+    const auto launch = [&](auto type) {
+      using T = decltype(type);
+      launch_dependent(stream, norm_quantize_tokens_kernel<T>, grid, dim3(static_cast<unsigned>(num_threads)),
+                       args.codes, args.scales, rows_of<T>(x), weight, args.epsilon, k);
+    };
+    if (x.dtype() == DType::kBF16) return launch(bf16());
+    return launch(f16());
+  }
+  CHECK(!is_normed);
   const bool is_wide = is_aligned(x.raw_data(), 16) && x.stride(0) % 8 == 0 && x.size(1) % 8 == 0;
   dispatch_activation(x.dtype(), [&](auto type) {
     using T = decltype(type);
-    launch_dependent(stream, quantize_tokens_kernel<T>, dim3(static_cast<unsigned>(x.size(0))), dim3(kThreads), codes,
-                     scales, rows_of<T>(x), x.size(1), is_wide);
+    launch_dependent(stream, quantize_tokens_kernel<T>, grid, dim3(kThreads), args.codes, args.scales, rows_of<T>(x),
+                     x.size(1), is_wide);
   });
 }
 
 bool accepts_rope_and_write(const RopeWriteArgs& args) {
   const PagedKv& kv = args.kv;
   const DType dtype = args.q.dtype();
-  return dtype != DType::kF32 && args.k.dtype() == dtype && args.v.dtype() == dtype && kv.dtype == dtype &&
+  const bool is_f8 = kv.dtype == DType::kF8E4M3;
+  const int chunks = kv.head_dim / 16;
+  if (is_f8 && (chunks > 32 || (chunks & (chunks - 1)) != 0)) return false;
+  return dtype != DType::kF32 && args.k.dtype() == dtype && args.v.dtype() == dtype && (is_f8 || kv.dtype == dtype) &&
          kv.head_dim % 16 == 0 && args.q.size(2) == kv.head_dim && args.table.size(1) == kv.head_dim &&
          is_vectorizable(args.q) && is_vectorizable(args.k) && is_vectorizable(args.v) && is_aligned(kv.k, 16) &&
          is_aligned(kv.v, 16) && kv.page_stride % 8 == 0 && kv.head_stride % 8 == 0 && kv.token_stride % 8 == 0;
@@ -474,8 +738,9 @@ void rope_and_write(cudaStream_t stream, const RopeWriteArgs& args) {
                             .num_heads = num_heads,
                             .is_interleaved = args.is_interleaved,
                             .num_items = num_items};
-    launch_dependent(stream, rope_and_write_kernel<T>,
-                     dim3(static_cast<unsigned>(ceil_div<int64_t>(num_items, kThreadsHere))), dim3(kThreadsHere), call);
+    const auto kernel = kv.dtype == DType::kF8E4M3 ? rope_and_write_kernel<T, true> : rope_and_write_kernel<T, false>;
+    launch_dependent(stream, kernel, dim3(static_cast<unsigned>(ceil_div<int64_t>(num_items, kThreadsHere))),
+                     dim3(kThreadsHere), call);
   });
 }
 

@@ -15,8 +15,18 @@ enum class BinaryOp : uint8_t { kAdd, kSiluMultiply, kGeluTanhMultiply };
 void binary(cudaStream_t stream, BinaryOp op, const TensorView& y, const ConstTensorView& a, const ConstTensorView& b);
 // y = residual + bias, or bias alone where no residual is given; y may be the residual.   bias: [size] f32
 void add_bias(cudaStream_t stream, const TensorView& y, const ConstTensorView& residual, const ConstTensorView& bias);
-// Rows of x as e4m3, [num_tokens, k], each with a scale that makes its largest 448.
-void quantize_tokens_to_f8(cudaStream_t stream, uint8_t* codes, float* scales, const ConstTensorView& x);
+// Rows of x as e4m3, [num_tokens, k], each with a scale that makes its largest 448; normed first, and rounded to x's
+// dtype, where a norm is given.
+struct QuantizeTokensArgs {
+  uint8_t* codes;
+  float* scales;
+  ConstTensorView x;
+  ConstTensorView norm_weight;  // or not given; then x has at most kMaxNormedF8 columns
+  float epsilon;
+};
+constexpr int64_t kMaxNormedF8 = 16384;
+bool accepts_quantize_normed(const ConstTensorView& x, const ConstTensorView& norm_weight);
+void quantize_tokens_to_f8(cudaStream_t stream, const QuantizeTokensArgs& args);
 void soft_cap(cudaStream_t stream, const TensorView& x, float cap);
 void gather_rows(cudaStream_t stream, const TensorView& y, const ConstTensorView& x, const ConstTensorView& rows);
 

@@ -58,6 +58,56 @@ __device__ __forceinline__ void copy_box(void* target, const CUtensorMap* map, c
       : "memory");
 }
 
+// Contiguous memory: addresses and size are multiples of 16 bytes.
+__device__ __forceinline__ void copy_bytes(void* target, const void* source, uint32_t num_bytes, uint64_t* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(target)),
+               "l"(source), "r"(num_bytes), "r"(shared_address(barrier))
+               : "memory");
+}
+
+struct Coordinates2 {
+  int x;
+  int y;
+};
+// `policy`: which data the L2 cache shall give up first.
+__device__ __forceinline__ void copy_box(void* target, const CUtensorMap* map, const Coordinates2& at,
+                                         uint64_t* barrier, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, "
+      "%4}], [%2], %5;" ::"r"(shared_address(target)),
+      "l"(map), "r"(shared_address(barrier)), "r"(at.x), "r"(at.y), "l"(policy)
+      : "memory");
+}
+__device__ __forceinline__ uint64_t evict_first_policy() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+__device__ __forceinline__ uint64_t evict_last_policy() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+// ---- Clusters of blocks ---------------------------------------------------------------------------------------------
+
+// All threads of all blocks of the cluster; what they stored to shared memory before is visible behind it.
+__device__ __forceinline__ void cluster_barrier() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+// Two floats at this address of the shared memory of block `rank`.
+__device__ __forceinline__ float2 load_of_block(uint32_t address, int rank) {
+  float2 x;
+  asm volatile(
+      "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %2, %3;\nld.shared::cluster.v2.f32 {%0, %1}, "
+      "[remote];\n}\n"
+      : "=f"(x.x), "=f"(x.y)
+      : "r"(address), "r"(rank)
+      : "memory");
+  return x;
+}
+
 // ---- Warpgroup products: 64 × 128 += 64 × 16 · 16 × 128, in float ---------------------------------------------------
 
 // A matrix in shared memory with the 128-byte swizzle. Strides in bytes: `leading` between blocks of 64 elements in the

@@ -2,6 +2,7 @@
 #include "ops/cuda/attention.h"
 #include "ops/cuda/linear.h"
 #include "ops/cuda/linear_cublaslt.h"
+#include "ops/cuda/linear_few_tokens.h"
 
 namespace quire::cuda {
 
@@ -14,6 +15,7 @@ bool accepts_any(const Call&) {
 
 constexpr KernelRow<LinearCall> kLinearRows[] = {
     {"gemv", accepts_gemv, linear_gemv, "gemv"},
+    {"few_tokens", accepts_few_tokens, linear_few_tokens, "decode"},
     {"skinny_mma", accepts_skinny_mma, linear_skinny_mma, "decode"},
     {"cublaslt", accepts_cublaslt, linear_cublaslt, "prefill"},
     {"cublaslt_f8", accepts_cublaslt_f8, linear_cublaslt_f8, "prefill"},

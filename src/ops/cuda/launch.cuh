@@ -42,6 +42,25 @@ void launch_dependent_with_memory(cudaStream_t stream, void (*kernel)(Params...)
   CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...));
 }
 
+// Blocks in clusters.
+template <typename... Params, typename... Args>
+void launch_cluster(cudaStream_t stream, void (*kernel)(Params...), dim3 grid, dim3 block, dim3 cluster,
+                    size_t shared_bytes, const Args&... args) {
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {cluster.x, cluster.y, cluster.z};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = 2;
+  CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...));
+}
+
 template <typename... Params, typename... Args>
 void launch_dependent(cudaStream_t stream, void (*kernel)(Params...), dim3 grid, dim3 block, const Args&... args) {
   launch_dependent_with_memory(stream, kernel, grid, block, 0, args...);

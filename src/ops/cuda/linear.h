@@ -24,7 +24,7 @@ struct LinearCall {
   const Weight& weight;
   Epilogue epilogue = {};
   ConstTensorView offsets = {};  // of a grouped call: [num_experts + 1] i32 on the device
-  InputNorm norm = {};           // of x; only the row `gemv` takes one, and only it takes a gate:
+  InputNorm norm = {};           // of x; only `gemv` and the rows of e4m3 take one; `gemv` and `few_tokens` a gate:
   Gate gate = Gate::kNone;       // y = activation(first half of the outputs) * second half
 };
 

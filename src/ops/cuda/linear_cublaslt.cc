@@ -254,8 +254,13 @@ void LinearLibrary::matmul(cudaStream_t stream, const MatmulShape& shape, const 
   run(stream, shape, args, found->second);
 }
 
+F8Tokens f8_tokens(const LinearLibrary& library, int64_t num_tokens, int64_t k) {
+  uint8_t* codes = static_cast<uint8_t*>(library.slice_data());
+  return {codes, reinterpret_cast<float*>(codes + ceil_div<int64_t>(num_tokens * k, 256) * 256)};
+}
+
 bool accepts_cublaslt(const LinearCall& call) {
-  return is_call_aligned(call) && has_dtype_of(call.weight, call.x.dtype()) &&
+  return !call.norm.weight.is_given() && is_call_aligned(call) && has_dtype_of(call.weight, call.x.dtype()) &&
          is_aligned(call.weight.parts[0].data(), 16);
 }
 
@@ -274,9 +279,10 @@ bool accepts_cublaslt_f8(const LinearCall& call) {
 void linear_cublaslt_f8(const LinearCall& call) {
   const int64_t num_tokens = call.x.size(0);
   const int64_t k = call.weight.k;
-  uint8_t* codes = static_cast<uint8_t*>(call.library->slice_data());
-  float* scales = reinterpret_cast<float*>(codes + ceil_div<int64_t>(num_tokens * k, 256) * 256);
-  quantize_tokens_to_f8(call.stream, codes, scales, call.x);
+  const auto [codes, scales] = f8_tokens(*call.library, num_tokens, k);
+  quantize_tokens_to_f8(
+      call.stream,
+      {.codes = codes, .scales = scales, .x = call.x, .norm_weight = call.norm.weight, .epsilon = call.norm.epsilon});
   ConstTensorView residual = call.epilogue.residual;
   if (call.epilogue.bias.is_given()) {
     add_bias(call.stream, call.y, residual, call.epilogue.bias);

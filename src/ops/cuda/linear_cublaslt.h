@@ -77,6 +77,13 @@ class LinearLibrary {
   std::optional<bool> has_f8_;
 };
 
+// Where activations of e4m3 products lie: in the buffer of slices, which each product has for itself.
+struct F8Tokens {
+  uint8_t* codes;  // [num_tokens, k]
+  float* scales;   // [num_tokens]
+};
+F8Tokens f8_tokens(const LinearLibrary& library, int64_t num_tokens, int64_t k);
+
 bool accepts_cublaslt(const LinearCall& call);
 void linear_cublaslt(const LinearCall& call);
 bool accepts_cublaslt_f8(const LinearCall& call);

@@ -50,6 +50,30 @@ __device__ __forceinline__ uint32_t transpose_8x8(uint32_t x) {
   return y;
 }
 
+// Four 8 × 8 matrices of 16-bit elements from shared memory: lane 8 m + r gives the address of row r of matrix m, and
+// thread (g, t) gets elements 2t and 2t + 1 of row g of each; of the transposed ones where Transposed.
+template <bool Transposed>
+__device__ __forceinline__ void load_matrices(uint32_t (&x)[4], uint32_t address) {
+  if constexpr (Transposed) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared::cta.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(address)
+                 : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared::cta.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                 : "r"(address)
+                 : "memory");
+  }
+}
+
+// Two e4m3 numbers as f16, exactly.
+__device__ __forceinline__ uint32_t unpack_f8_pair(uint32_t pair) {
+  uint32_t halves;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<unsigned short>(pair)));
+  return halves;
+}
+
 // 16 bytes that a multiprocessor reads once: they shall not push other data out of its cache.
 __device__ __forceinline__ uint4 load_once(const void* data) {
   uint4 x;

@@ -15,33 +15,70 @@ int64_t kv_offset(const PagedKv& kv, int64_t page, int64_t token, int64_t head) 
   return page * kv.page_stride + head * kv.head_stride + token * kv.token_stride;
 }
 
-float load(const void* data, DType dtype, int64_t index) {
-  switch (dtype) {
+int64_t scale_offset(const PagedKv& kv, int64_t page, int64_t token, int64_t head) {
+  return page * kv.scale_page_stride + head * kv.page_size + token;
+}
+
+// One token's K or V of one head.
+struct KvRow {
+  void* data;
+  DType dtype;
+  int64_t offset;
+  uint16_t* scale;  // bf16, of an e4m3 cache
+};
+
+KvRow row_of(const PagedKv& kv, bool is_v, int64_t page, int64_t token, int64_t head) {
+  KvRow row{is_v ? kv.v : kv.k, kv.dtype, kv_offset(kv, page, token, head), nullptr};
+  if (kv.dtype == DType::kF8E4M3) {
+    row.scale = static_cast<uint16_t*>(is_v ? kv.v_scales : kv.k_scales) + scale_offset(kv, page, token, head);
+  }
+  return row;
+}
+
+float load(const KvRow& row, int64_t d) {
+  const int64_t index = row.offset + d;
+  switch (row.dtype) {
     case DType::kF32:
-      return static_cast<const float*>(data)[index];
+      return static_cast<const float*>(row.data)[index];
     case DType::kF16:
-      return f16_to_f32(static_cast<const uint16_t*>(data)[index]);
+      return f16_to_f32(static_cast<const uint16_t*>(row.data)[index]);
     case DType::kBF16:
-      return bf16_to_f32(static_cast<const uint16_t*>(data)[index]);
+      return bf16_to_f32(static_cast<const uint16_t*>(row.data)[index]);
+    case DType::kF8E4M3:
+      return f8e4m3_to_f32(static_cast<const uint8_t*>(row.data)[index]) * bf16_to_f32(*row.scale);
     default:
-      CHECK(!"KV memory of the CPU is f32, f16 or bf16");
+      CHECK(!"KV memory is f32, f16, bf16 or e4m3");
       return 0;
   }
 }
 
-void store(void* data, DType dtype, int64_t index, float value) {
-  switch (dtype) {
-    case DType::kF32:
-      static_cast<float*>(data)[index] = value;
-      break;
-    case DType::kF16:
-      static_cast<uint16_t*>(data)[index] = f32_to_f16(value);
-      break;
-    case DType::kBF16:
-      static_cast<uint16_t*>(data)[index] = f32_to_bf16(value);
-      break;
-    default:
-      CHECK(!"KV memory of the CPU is f32, f16 or bf16");
+void store(const KvRow& row, const float* values, int64_t head_dim) {
+  float inverse = 1.0f;
+  if (row.dtype == DType::kF8E4M3) {
+    float largest = 0;
+    for (int64_t d = 0; d < head_dim; ++d) largest = std::fmax(largest, std::fabs(values[d]));
+    *row.scale = f32_to_bf16(largest / 448.0f);
+    if (!(bf16_to_f32(*row.scale) > 0)) *row.scale = f32_to_bf16(1.0f);
+    inverse = 1.0f / bf16_to_f32(*row.scale);
+  }
+  for (int64_t d = 0; d < head_dim; ++d) {
+    const int64_t index = row.offset + d;
+    switch (row.dtype) {
+      case DType::kF32:
+        static_cast<float*>(row.data)[index] = values[d];
+        break;
+      case DType::kF16:
+        static_cast<uint16_t*>(row.data)[index] = f32_to_f16(values[d]);
+        break;
+      case DType::kBF16:
+        static_cast<uint16_t*>(row.data)[index] = f32_to_bf16(values[d]);
+        break;
+      case DType::kF8E4M3:
+        static_cast<uint8_t*>(row.data)[index] = f32_to_f8e4m3(values[d] * inverse);
+        break;
+      default:
+        CHECK(!"KV memory is f32, f16, bf16 or e4m3");
+    }
   }
 }
 
@@ -59,13 +96,13 @@ struct Query {
 };
 
 void attend(const Query& query, const PagedKv& kv, const AttentionParams& params) {
-  const auto offset_of = [&](int64_t key) {
-    return kv_offset(kv, query.pages[key / kv.page_size], key % kv.page_size, query.kv_head);
+  const auto row_at = [&](bool is_v, int64_t key) {
+    return row_of(kv, is_v, query.pages[key / kv.page_size], key % kv.page_size, query.kv_head);
   };
   const auto score_of = [&](int64_t key) {
-    const int64_t offset = offset_of(key);
+    const KvRow row = row_at(false, key);
     float sum = 0;
-    for (int64_t d = 0; d < kv.head_dim; ++d) sum += query.q[d] * load(kv.k, kv.dtype, offset + d);
+    for (int64_t d = 0; d < kv.head_dim; ++d) sum += query.q[d] * load(row, d);
     const float score = params.scale * sum;
     return params.soft_cap > 0 ? params.soft_cap * std::tanh(score / params.soft_cap) : score;
   };
@@ -78,8 +115,8 @@ void attend(const Query& query, const PagedKv& kv, const AttentionParams& params
   for (int64_t key = query.first_key; key < query.end_key; ++key) {
     const float weight = std::exp(score_of(key) - largest);
     sum += weight;
-    const int64_t offset = offset_of(key);
-    for (int64_t d = 0; d < kv.head_dim; ++d) query.out[d] += weight * load(kv.v, kv.dtype, offset + d);
+    const KvRow row = row_at(true, key);
+    for (int64_t d = 0; d < kv.head_dim; ++d) query.out[d] += weight * load(row, d);
   }
   for (int64_t d = 0; d < kv.head_dim; ++d) query.out[d] /= sum;
 }
@@ -101,11 +138,10 @@ void ReferenceOps::write_kv(OpContext&, const PagedKv& kv, ConstTensorView k, Co
     if (slot < 0) continue;
     CHECK(slot < int64_t{kv.num_pages} * kv.page_size);
     for (int64_t head = 0; head < kv.num_kv_heads; ++head) {
-      const int64_t offset = kv_offset(kv, slot / kv.page_size, slot % kv.page_size, head);
-      for (int64_t d = 0; d < kv.head_dim; ++d) {
-        store(kv.k, kv.dtype, offset + d, k.data<float>()[t * k.stride(0) + head * k.stride(1) + d]);
-        store(kv.v, kv.dtype, offset + d, v.data<float>()[t * v.stride(0) + head * v.stride(1) + d]);
-      }
+      const int64_t page = slot / kv.page_size;
+      const int64_t offset = slot % kv.page_size;
+      store(row_of(kv, false, page, offset, head), k.data<float>() + t * k.stride(0) + head * k.stride(1), kv.head_dim);
+      store(row_of(kv, true, page, offset, head), v.data<float>() + t * v.stride(0) + head * v.stride(1), kv.head_dim);
     }
   }
 }

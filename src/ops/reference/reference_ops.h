@@ -10,6 +10,7 @@ class ReferenceOps final : public Ops {
  public:
   Device device() const override { return Device{}; }
   std::string description() const override { return "reference: plain float loops, 1 thread"; }
+  bool takes_kv_dtype(DType dtype) const override { return Ops::takes_kv_dtype(dtype) || dtype == DType::kF8E4M3; }
 
   Result<DeviceBuffer> allocate(int64_t num_bytes, const char* purpose) override;
   void copy_to_device(OpContext& context, void* device_data, const void* host_data, int64_t num_bytes) override;

@@ -10,8 +10,10 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <memory>
 #include <random>
+#include <tuple>
 #include <vector>
 
 #include "ops/host_memory.h"
@@ -61,10 +63,7 @@ class AttentionProblem {
     return static_cast<float>(x >> 40) * 0x1p-22f - 2.0f;
   }
 
-  // The numbers as the cache's dtype and the queries' keep them.
-  float stored_value(int kind, uint64_t sequence, int position, int head, int d) const {
-    return rounded(case_.dtype, value(kind, sequence, position, head, d));
-  }
+  // The numbers as the queries' dtype keeps them.
   float query_value(uint64_t sequence, int position, int head, int d) const {
     return rounded(case_.query_dtype, value(0, sequence, position, head, d));
   }
@@ -83,6 +82,13 @@ class AttentionProblem {
     kv.page_size = case_.page_size;
     kv.num_kv_heads = case_.num_kv_heads;
     kv.head_dim = case_.head_dim;
+    if (case_.dtype == DType::kF8E4M3) {
+      // Behind V, in bf16; elements are bytes here.
+      const int64_t scale_bytes = int64_t{case_.num_kv_heads} * case_.page_size * 2;
+      kv.k_scales = static_cast<char*>(kv.v) + case_.num_kv_heads * kv.head_stride;
+      kv.v_scales = static_cast<char*>(kv.k_scales) + scale_bytes;
+      kv.scale_page_stride = page_elements_ / 2;
+    }
     return kv;
   }
 
@@ -175,7 +181,7 @@ class AttentionProblem {
     return x;
   }
 
-  static constexpr int64_t kOtherLayerElements = 24;
+  static constexpr int64_t kOtherLayerElements = 32;
   static constexpr int64_t kRowGap = 7;
   static constexpr int64_t kGuard = 64;
 
@@ -212,6 +218,7 @@ class AttentionProblem {
       }
     }
     page_elements_ = kOtherLayerElements + 2 * int64_t{case_.num_kv_heads} * case_.page_size * case_.head_dim;
+    if (case_.dtype == DType::kF8E4M3) page_elements_ += 2 * 2 * int64_t{case_.num_kv_heads} * case_.page_size;
     slots_.resize(static_cast<size_t>(num_tokens()));
     for (int s = 0; s < static_cast<int>(case_.sequences.size()); ++s) {
       const AttentionSequence& sequence = case_.sequences[static_cast<size_t>(s)];
@@ -232,6 +239,20 @@ class AttentionProblem {
            (int64_t{head} * case_.page_size + position % case_.page_size) * case_.head_dim + d;
   }
 
+  int64_t scale_element(int sequence_index, int position, int head) const {
+    return page_of(sequence_index, position) * (page_elements_ / 2) + int64_t{head} * case_.page_size +
+           position % case_.page_size;
+  }
+
+  // bf16: makes the largest of a head's row 448.
+  uint16_t f8_scale(int kind, uint64_t sequence, int position, int head) const {
+    float largest = 0;
+    for (int d = 0; d < case_.head_dim; ++d) {
+      largest = std::fmax(largest, std::fabs(value(kind, sequence, position, head, d)));
+    }
+    return f32_to_bf16(largest / 448.0f);
+  }
+
   void store(void* data, int64_t index, float x) const {
     switch (case_.dtype) {
       case DType::kF32:
@@ -239,6 +260,9 @@ class AttentionProblem {
         break;
       case DType::kF16:
         static_cast<uint16_t*>(data)[index] = f32_to_f16(x);
+        break;
+      case DType::kF8E4M3:
+        static_cast<uint8_t*>(data)[index] = f32_to_f8e4m3(x);
         break;
       default:
         static_cast<uint16_t*>(data)[index] = f32_to_bf16(x);
@@ -255,10 +279,19 @@ class AttentionProblem {
       if (sequence.num_queries == 0) continue;
       for (int position = first_key(sequence); position < sequence.context_length; ++position) {
         for (int head = 0; head < case_.num_kv_heads; ++head) {
+          float inverse[2] = {1.0f, 1.0f};
+          if (case_.dtype == DType::kF8E4M3) {
+            for (const int kind : {1, 2}) {
+              const uint16_t scale = f8_scale(kind, sequence.id, position, head);
+              inverse[kind - 1] = 1.0f / bf16_to_f32(scale);
+              static_cast<uint16_t*>(kind == 1 ? cache.k_scales : cache.v_scales)[scale_element(s, position, head)] =
+                  scale;
+            }
+          }
           for (int d = 0; d < case_.head_dim; ++d) {
             const int64_t index = element(s, position, head, d);
-            store(cache.k, index, value(1, sequence.id, position, head, d));
-            store(cache.v, index, value(2, sequence.id, position, head, d));
+            store(cache.k, index, value(1, sequence.id, position, head, d) * inverse[0]);
+            store(cache.v, index, value(2, sequence.id, position, head, d) * inverse[1]);
           }
         }
       }
@@ -280,15 +313,42 @@ class AttentionProblem {
     }
   }
 
+  // K or V of a sequence's KV head as stored, a row a position.
+  const std::vector<float>& stored_rows(int kind, uint64_t sequence, int head) const {
+    std::vector<float>& rows = stored_rows_[{kind, sequence, head}];
+    if (rows.empty()) {
+      int length = 0;
+      for (const AttentionSequence& s : case_.sequences) {
+        if (s.id == sequence) length = std::max(length, s.context_length);
+      }
+      rows.resize(static_cast<size_t>(length) * static_cast<size_t>(case_.head_dim));
+      float* row = rows.data();
+      for (int position = 0; position < length; ++position, row += case_.head_dim) {
+        float scale = 1.0f;
+        if (case_.dtype == DType::kF8E4M3) scale = bf16_to_f32(f8_scale(kind, sequence, position, head));
+        for (int d = 0; d < case_.head_dim; ++d) {
+          const float x = value(kind, sequence, position, head, d);
+          row[d] = case_.dtype == DType::kF8E4M3 ? f8e4m3_to_f32(f32_to_f8e4m3(x * (1.0f / scale))) * scale
+                                                 : rounded(case_.dtype, x);
+        }
+      }
+    }
+    return rows;
+  }
+
   void append_expected(uint64_t sequence, int position, int head, std::vector<double>& rows) const {
     const int kv_head = head * case_.num_kv_heads / case_.num_heads;
     const int first = case_.params.window > 0 ? std::max(0, position - case_.params.window + 1) : 0;
+    const size_t head_dim = static_cast<size_t>(case_.head_dim);
+    const float* const keys = stored_rows(1, sequence, kv_head).data();
+    const float* const values = stored_rows(2, sequence, kv_head).data();
+    std::vector<double> query(head_dim);
+    for (size_t d = 0; d < head_dim; ++d) query[d] = double{query_value(sequence, position, head, static_cast<int>(d))};
     std::vector<double> scores;
     for (int key = first; key <= position; ++key) {
+      const float* const row = keys + static_cast<size_t>(key) * head_dim;
       double sum = 0;
-      for (int d = 0; d < case_.head_dim; ++d) {
-        sum += double{query_value(sequence, position, head, d)} * double{stored_value(1, sequence, key, kv_head, d)};
-      }
+      for (size_t d = 0; d < head_dim; ++d) sum += query[d] * double{row[d]};
       double score = double{case_.params.scale} * sum;
       const double cap = case_.params.soft_cap;
       if (cap > 0) score = cap * std::tanh(score / cap);
@@ -300,13 +360,13 @@ class AttentionProblem {
       score = std::exp(score - largest);
       total += score;
     }
-    for (int d = 0; d < case_.head_dim; ++d) {
-      double sum = 0;
-      for (int key = first; key <= position; ++key) {
-        sum += scores[static_cast<size_t>(key - first)] * double{stored_value(2, sequence, key, kv_head, d)};
-      }
-      rows.push_back(sum / total);
+    std::vector<double> sums(head_dim, 0.0);
+    for (int key = first; key <= position; ++key) {
+      const double weight = scores[static_cast<size_t>(key - first)];
+      const float* const row = values + static_cast<size_t>(key) * head_dim;
+      for (size_t d = 0; d < head_dim; ++d) sums[d] += weight * double{row[d]};
     }
+    for (const double sum : sums) rows.push_back(sum / total);
   }
 
   AttentionCase case_;
@@ -319,6 +379,7 @@ class AttentionProblem {
   int64_t page_elements_ = 0;
   DeviceBuffer pool_;
   std::vector<float> queries_;
+  mutable std::map<std::tuple<int, uint64_t, int>, std::vector<float>> stored_rows_;
 };
 
 }  // namespace quire

@@ -95,7 +95,7 @@ TEST(CudaFused, RopeAndWrite) {
   constexpr int kPages = 4;
   constexpr int kPageSize = 16;
   for (const DType dtype : kActivationDTypes) {
-    for (const DType kv_dtype : {dtype, DType::kF32}) {
+    for (const DType kv_dtype : {dtype, DType::kF32, DType::kF8E4M3}) {
       for (const auto& [head_dim, rotary_dim] : {std::pair<int64_t, int64_t>{128, 128}, {64, 64}, {64, 32}, {24, 24}}) {
         for (const RopeStyle style : {RopeStyle::kHalves, RopeStyle::kInterleaved}) {
           SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " " << head_dim << " " << rotary_dim);
@@ -114,8 +114,9 @@ TEST(CudaFused, RopeAndWrite) {
           for (const bool is_fused : {true, false}) {
             DeviceMatrix both(*gpu, dtype, num_tokens, width);
             both.fill(qkv);
-            const std::vector<uint8_t> poison(static_cast<size_t>(kPages * page_elements * dtype_bytes(kv_dtype)),
-                                              0x7f);
+            const int64_t page_scales = kv_dtype == DType::kF8E4M3 ? 2 * num_kv_heads * kPageSize : 0;
+            const int64_t code_bytes = kPages * page_elements * dtype_bytes(kv_dtype);
+            const std::vector<uint8_t> poison(static_cast<size_t>(code_bytes + kPages * page_scales * 2), 0x7f);
             const DeviceBuffer memory = gpu->upload(poison);
             const PagedKv kv{.k = memory.data(),
                              .v = static_cast<char*>(memory.data()) + page_elements / 2 * dtype_bytes(kv_dtype),
@@ -126,7 +127,10 @@ TEST(CudaFused, RopeAndWrite) {
                              .num_pages = kPages,
                              .page_size = kPageSize,
                              .num_kv_heads = static_cast<int>(num_kv_heads),
-                             .head_dim = static_cast<int>(head_dim)};
+                             .head_dim = static_cast<int>(head_dim),
+                             .k_scales = static_cast<char*>(memory.data()) + code_bytes,
+                             .v_scales = static_cast<char*>(memory.data()) + code_bytes + page_scales,
+                             .scale_page_stride = page_scales};
             const TensorView q = both.view().slice(1, 0, num_heads * head_dim).split_last_dimension(head_dim);
             const TensorView k = both.view()
                                      .slice(1, num_heads * head_dim, (num_heads + num_kv_heads) * head_dim)

@@ -180,7 +180,11 @@ TEST_F(CudaLinearTest, EveryRowAndFormatAgainstDouble) {
       }
     }
   }
-  for (size_t r = 0; r < gpus_.size(); ++r) EXPECT_GT(num_runs_[r], 0) << cuda::linear_rows()[r].name << " never ran";
+  for (size_t r = 0; r < gpus_.size(); ++r) {
+    const std::string_view name = cuda::linear_rows()[r].name;
+    if (name == "cublaslt_f8") continue;  // cuda_f8_test.cc has that one
+    EXPECT_GT(num_runs_[r], 0) << name << " never ran";
+  }
 }
 
 TEST_F(CudaLinearTest, BiasResidualStridesAndFloatOutputs) {
@@ -220,7 +224,7 @@ TEST_F(CudaLinearTest, DecodeRowsDoNotDependOnTheBatch) {
       Case many{format, DType::kBF16, 64, 176, 1024, DType::kF32, true, true};
       Inputs inputs = make_inputs(many, 4000);
       while (many.num_tokens > 1 && !accepts(row, many, inputs, *gpus_[r])) many.num_tokens /= 2;
-      ASSERT_GT(many.num_tokens, 1);
+      if (many.num_tokens == 1) continue;  // not a format of this row's
       ++num_rows;
       inputs.x.resize(static_cast<size_t>(many.num_tokens * many.k));
       inputs.residual.resize(static_cast<size_t>(many.num_tokens * many.n));
@@ -238,7 +242,7 @@ TEST_F(CudaLinearTest, DecodeRowsDoNotDependOnTheBatch) {
       }
     }
   }
-  EXPECT_EQ(num_rows, 5);
+  EXPECT_EQ(num_rows, 6);
 }
 
 TEST_F(CudaLinearTest, GroupedRowsGoThroughTheirExpert) {

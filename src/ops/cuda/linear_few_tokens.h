@@ -1,0 +1,13 @@
+// The row `few_tokens`: up to 64 tokens, float weights of the activations' dtype or e4m3, with a norm before (e4m3
+// only) and a gated activation behind where a layer wants them.
+#pragma once
+
+#include "ops/cuda/linear.h"
+
+namespace quire::cuda {
+
+bool accepts_few_tokens(const LinearCall& call);
+bool accepts_gated_few_tokens(const LinearCall& call);
+void linear_few_tokens(const LinearCall& call);
+
+}  // namespace quire::cuda
