@@ -65,6 +65,7 @@ std::optional<DType> parse_float_dtype(const std::string& name) {
   if (name == "f32") return DType::kF32;
   if (name == "f16") return DType::kF16;
   if (name == "bf16") return DType::kBF16;
+  if (name == "fp8") return DType::kF8E4M3;
   return std::nullopt;
 }
 
