@@ -114,24 +114,20 @@ void bench_case(const Options& options, ThreadPool& pool, const CpuInfo& info, c
     }
     sets.push_back(packed.value());
   }
-  std::vector<float> x = random.normals(num_tokens * k);
-  std::vector<float> y(static_cast<size_t>(num_tokens * n));
+  // Activations lie in huge pages, as a model's do.
   Result<DeviceBuffer> scratch_block = allocate_host(256 << 20, "scratch");
   if (!scratch_block.is_ok()) std::exit(1);
   Arena scratch(std::move(scratch_block).value());
+  const TensorView x = scratch.take(DType::kF32, {num_tokens, k});
+  const TensorView y = scratch.take(DType::kF32, {num_tokens, n});
+  const std::vector<float> values = random.normals(num_tokens * k);
+  std::memcpy(x.data<float>(), values.data(), values.size() * sizeof(float));
   for (const KernelRow<cpu::LinearCall>& row : cpu::linear_rows()) {
     if (!options.row.empty() && row.name != options.row) continue;
     if (options.row.empty() && row.name.starts_with("scalar")) continue;
     std::vector<double> times;
     const auto run = [&](const Weight& weight) {
-      const cpu::LinearCall call{pool,
-                                 scratch,
-                                 info.features,
-                                 options.compute,
-                                 TensorView(y.data(), DType::kF32, {num_tokens, n}),
-                                 ConstTensorView(x.data(), DType::kF32, {num_tokens, k}),
-                                 weight,
-                                 {}};
+      const cpu::LinearCall call{pool, scratch, info.features, options.compute, y, x, weight};
       if (!row.accepts(call)) return false;
       cpu::linear(call, row.name);
       return true;

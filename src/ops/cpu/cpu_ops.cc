@@ -9,6 +9,7 @@
 #include "ops/cpu/elementwise.h"
 #include "ops/cpu/linear.h"
 #include "ops/host_memory.h"
+#include "quant/packing.h"
 
 namespace quire {
 
@@ -248,6 +249,11 @@ void CpuOps::soft_cap(OpContext&, TensorView x, float cap) {
 
 void CpuOps::linear(OpContext& context, TensorView y, ConstTensorView x, const Weight& weight,
                     const Epilogue& epilogue) {
+  norm_linear(context, y, x, {}, weight, epilogue);
+}
+
+void CpuOps::norm_linear(OpContext& context, TensorView y, ConstTensorView x, const InputNorm& norm,
+                         const Weight& weight, const Epilogue& epilogue) {
   cpu::linear({.pool = pool_,
                .scratch = context.scratch,
                .features = features_,
@@ -255,7 +261,29 @@ void CpuOps::linear(OpContext& context, TensorView y, ConstTensorView x, const W
                .y = y,
                .x = x,
                .weight = weight,
-               .epilogue = epilogue},
+               .epilogue = epilogue,
+               .norm = norm},
+              forced_kernel("linear"));
+}
+
+void CpuOps::norm_gated_linear(OpContext& context, TensorView y, ConstTensorView x, const InputNorm& norm,
+                               const Weight& weight, ConstTensorView bias, Activation activation) {
+  if (weight.n % (2 * kPanelLanes) != 0) {
+    // A panel holds outputs of both halves.
+    Ops::norm_gated_linear(context, y, x, norm, weight, bias, activation);
+    return;
+  }
+  cpu::linear({.pool = pool_,
+               .scratch = context.scratch,
+               .features = features_,
+               .compute = compute_,
+               .y = y,
+               .x = x,
+               .weight = weight,
+               .epilogue = {.bias = bias, .residual = {}},
+               .norm = norm,
+               .is_gated = true,
+               .activation = activation},
               forced_kernel("linear"));
 }
 

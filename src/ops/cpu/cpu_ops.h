@@ -44,6 +44,10 @@ class CpuOps final : public Ops {
 
   void linear(OpContext& context, TensorView y, ConstTensorView x, const Weight& weight,
               const Epilogue& epilogue) override;
+  void norm_linear(OpContext& context, TensorView y, ConstTensorView x, const InputNorm& norm, const Weight& weight,
+                   const Epilogue& epilogue) override;
+  void norm_gated_linear(OpContext& context, TensorView y, ConstTensorView x, const InputNorm& norm,
+                         const Weight& weight, ConstTensorView bias, Activation activation) override;
   void grouped_linear(OpContext& context, TensorView y, ConstTensorView x, const Weight& weight,
                       ConstTensorView offsets) override;
 

@@ -42,7 +42,12 @@ void check_call(const LinearCall& call) {
   CHECK(call.x.rank() == 2);
   CHECK(call.y.rank() == 2);
   CHECK(call.x.size(1) == call.weight.k);
-  CHECK(call.y.size(1) == call.weight.n);
+  if (call.is_gated) {
+    CHECK(call.weight.n % (2 * kPanelLanes) == 0);
+    CHECK(!call.epilogue.residual.is_given());
+  }
+  CHECK(call.y.size(1) == (call.is_gated ? call.weight.n / 2 : call.weight.n));
+  if (call.norm.weight.is_given()) CHECK(call.norm.weight.num_elements() == call.weight.k);
   CHECK(call.y.size(0) == call.x.size(0));
   CHECK(call.x.is_last_dimension_contiguous());
   CHECK(call.y.is_last_dimension_contiguous());

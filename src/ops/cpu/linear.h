@@ -21,8 +21,9 @@
 
 namespace quire::cpu {
 
-// One product y = x · Wᵀ + bias + residual.
-//   x: [num_tokens, k] f32   y: [num_tokens, n] f32   weight: n × k, one expert, Layout::kCpuPanels
+// One product y = x · Wᵀ + bias + residual, of rms_norm(x) where a norm is given. A gated product's outputs are gate
+// and up, one half each, and y = activation(gate) * up; it takes no residual, and n / 2 is a multiple of kPanelLanes.
+//   x: [num_tokens, k] f32   y: [num_tokens, n] f32, gated: n / 2   weight: n × k, one expert, Layout::kCpuPanels
 struct LinearCall {
   ThreadPool& pool;
   Arena& scratch;
@@ -31,7 +32,10 @@ struct LinearCall {
   TensorView y;
   ConstTensorView x;
   const Weight& weight;
-  Epilogue epilogue;
+  Epilogue epilogue = {};
+  InputNorm norm = {};
+  bool is_gated = false;
+  Activation activation = Activation::kSilu;
 };
 
 std::span<const KernelRow<LinearCall>> linear_rows();

@@ -1,6 +1,7 @@
 // The driver of products with float activations. A few tokens: panels are shared by the threads, weights become floats
-// in registers. More: chunks of panels are shared; for a block of tokens a thread makes a slice of its chunk's weights
-// floats once and multiplies it with every tile of tokens. Before either, activations are laid out in tiles.
+// in registers. More: pieces of several panels are shared; for a block of tokens a thread makes a slice of its piece's
+// weights floats once and multiplies it with every tile of tokens. Before either, activations are normed where the call
+// says so and laid out in tiles.
 #include <algorithm>
 #include <cstring>
 
@@ -14,64 +15,78 @@ namespace {
 
 // 32 KiB of floats a panel; a multiple of every format's block.
 constexpr int64_t kSliceK = 512;
-constexpr int64_t kMaxChunkPanels = 4;
+constexpr int64_t kPanelSlice = kSliceK * kPanelLanes;
+// Panels of a slice, of all parts of the outputs: even, since kernels like pairs.
+constexpr int64_t kMaxSlicePanels = 4;
 // Tokens whose sums a thread keeps while it walks k; a multiple of every tile.
 constexpr int64_t kBlockTokens = 240;
-constexpr int64_t kChunksPerThread = 8;
-constexpr int64_t kMaxFewPanels = 16;
+constexpr int64_t kMaxPiecePanels = 16;
+// Up to so many tokens are multiplied with packed weights, where a format has kernels for that.
+constexpr int64_t kFewTokens = 32;
 
-int64_t chunk_panels(const LinearCall& call, int64_t panels, int64_t most) {
-  return std::clamp<int64_t>(panels / (call.pool.num_threads() * kChunksPerThread), 1, most);
+// x as tiles of [k][T], a tile at its first token times k.
+float* lay_out(const LinearCall& call, const TokenTiles& tiles) {
+  const int64_t k = call.weight.k;
+  float* tiled = static_cast<float*>(call.scratch.take_bytes(call.x.size(0) * k * static_cast<int64_t>(sizeof(float))));
+  const InputRows rows(call, tiles.largest());
+  call.pool.parallel_for(tiles.count, 1, [&](const WorkRange& range) {
+    for (int64_t i = range.begin; i < range.end; ++i) {
+      const TokenTile& tokens = tiles.tiles[i];
+      const InputRows::Rows x = rows.read(tokens.first_token, tokens.num_tokens, range.worker_index);
+      float* out = tiled + tokens.first_token * k;
+      for (int64_t t = 0; t < tokens.num_tokens; ++t) {
+        const float* row = x.data + t * x.stride;
+        for (int64_t j = 0; j < k; ++j) out[j * tokens.num_tokens + t] = row[j];
+      }
+    }
+  });
+  return tiled;
 }
 
-void multiply_few(const LinearCall& call, const F32Kernels::Format& kernel, const TokenTiles& tiles, const float* x) {
-  const int64_t n = call.weight.n;
-  const int64_t panels = num_panels(n);
+void multiply_few(const LinearCall& call, const F32Kernels::Format& kernel, const TokenTiles& tiles, const float* x,
+                  const Outputs& outputs) {
   const PackedPanels packed = panels_of(call.weight);
-  call.pool.parallel_for(panels, chunk_panels(call, panels, kMaxFewPanels), [&](const WorkRange& range) {
-    constexpr int64_t kStride = kMaxFewPanels * kPanelLanes;
-    alignas(64) float sums[kMaxFewTokens * kStride];
-    const int64_t first = range.begin * kPanelLanes;
-    const int64_t count = std::min(range.end * kPanelLanes, n) - first;
-    for (int64_t i = 0; i < tiles.count; ++i) {
-      const TokenTile& tokens = tiles.tiles[i];
-      kernel.multiply_few[tokens.num_tokens](skip_panels(packed, range.begin), range.end - range.begin,
-                                             x + tokens.first_token * call.weight.k, sums, kStride);
-      for (int64_t t = 0; t < tokens.num_tokens; ++t) {
-        store_outputs(call, tokens.first_token + t, first, count, sums + t * kStride);
+  const int64_t grain = chunk_panels(call, outputs.num_panels(), kMaxPiecePanels);
+  call.pool.parallel_for(outputs.num_panels(), grain, [&](const WorkRange& range) {
+    alignas(64) float sums[2][kMaxFewTokens * kPanelLanes];
+    for (int64_t p = range.begin; p < range.end; ++p) {
+      for (int64_t i = 0; i < tiles.count; ++i) {
+        const TokenTile& tokens = tiles.tiles[i];
+        const float* tile_x = x + tokens.first_token * call.weight.k;
+        const auto multiply = kernel.multiply_few[tokens.num_tokens];
+        if (float* y = outputs.direct(tokens.first_token, p, p + 1)) {
+          multiply(skip_panels(packed, p), tile_x, y, outputs.y_stride());
+          continue;
+        }
+        for (int part = 0; part < outputs.num_parts(); ++part) {
+          multiply(skip_panels(packed, outputs.weight_panel(p, part)), tile_x, sums[part], kPanelLanes);
+        }
+        outputs.finish(tokens.first_token, tokens.num_tokens, p, p + 1, sums[0], sums[1], kPanelLanes);
       }
     }
   });
 }
 
-// x of a tile as [k][T]: out begins at the tile's first token times k.
-void interleave(const LinearCall& call, const TokenTile& tokens, float* out) {
-  const int64_t k = call.weight.k;
-  for (int64_t t = 0; t < tokens.num_tokens; ++t) {
-    const float* row = call.x.data<float>() + (tokens.first_token + t) * call.x.stride(0);
-    for (int64_t i = 0; i < k; ++i) out[i * tokens.num_tokens + t] = row[i];
-  }
-}
-
-void multiply_tiles(const LinearCall& call, const F32Kernels& kernels, const TokenTiles& tiles, const float* x) {
+void multiply_tiles(const LinearCall& call, const F32Kernels& kernels, const TokenTiles& tiles, const float* x,
+                    const Outputs& outputs) {
   const F32Kernels::Format& kernel = kernels.formats[static_cast<int>(call.weight.format)];
-  const int64_t n = call.weight.n;
   const int64_t k = call.weight.k;
-  const int64_t panels = num_panels(n);
   const PackedPanels packed = panels_of(call.weight);
-  // Kernels like pairs.
-  const int64_t grain = (chunk_panels(call, panels, kMaxChunkPanels) + 1) / 2 * 2;
-  const int64_t stride = grain * kPanelLanes;
-  const int64_t slice_floats = grain * kSliceK * kPanelLanes;
+  const int num_parts = outputs.num_parts();
+  const int64_t most = kMaxSlicePanels / num_parts;
+  const int64_t grain = std::min(most, (chunk_panels(call, outputs.num_panels(), most) + 1) / 2 * 2);
+  // Of all parts, one beside the other.
+  const int64_t stride = num_parts * grain * kPanelLanes;
+  const int64_t slice_floats = num_parts * grain * kPanelSlice;
   const int64_t block_tokens = std::min<int64_t>(call.x.size(0), kBlockTokens);
   const int64_t floats_per_thread = slice_floats + block_tokens * stride;
   float* buffers = static_cast<float*>(
       call.scratch.take_bytes(call.pool.num_threads() * floats_per_thread * static_cast<int64_t>(sizeof(float))));
-  call.pool.parallel_for(panels, grain, [&](const WorkRange& range) {
+  call.pool.parallel_for(outputs.num_panels(), grain, [&](const WorkRange& range) {
     float* slice = buffers + range.worker_index * floats_per_thread;
     float* sums = slice + slice_floats;
-    const int64_t first_output = range.begin * kPanelLanes;
-    const int64_t count = std::min(range.end * kPanelLanes, n) - first_output;
+    const int64_t panels_per_part = range.end - range.begin;
+    const int64_t num_panels = num_parts * panels_per_part;
     for (int64_t tile_begin = 0; tile_begin < tiles.count;) {
       const int64_t first_token = tiles.tiles[tile_begin].first_token;
       int64_t tile_end = tile_begin;
@@ -82,31 +97,31 @@ void multiply_tiles(const LinearCall& call, const F32Kernels& kernels, const Tok
       std::memset(sums, 0, static_cast<size_t>(num_tokens * stride) * sizeof(float));
       for (int64_t k_begin = 0; k_begin < k; k_begin += kSliceK) {
         const int64_t k_end = std::min(k_begin + kSliceK, k);
-        for (int64_t p = range.begin; p < range.end; ++p) {
-          kernel.dequantize(packed, p, k_begin, k_end, slice + (p - range.begin) * kSliceK * kPanelLanes);
+        for (int64_t p = 0; p < num_panels; ++p) {
+          const int part = static_cast<int>(p / panels_per_part);
+          kernel.dequantize(packed, outputs.weight_panel(range.begin + p % panels_per_part, part), k_begin, k_end,
+                            slice + p * kPanelSlice);
         }
         for (int64_t i = tile_begin; i < tile_end; ++i) {
           const TokenTile& tokens = tiles.tiles[i];
           const float* tile_x = x + tokens.first_token * k + k_begin * tokens.num_tokens;
           float* tile_sums = sums + (tokens.first_token - first_token) * stride;
-          constexpr int64_t kPanelStride = kSliceK * kPanelLanes;
           const auto multiply_pair = kernels.multiply_tile[1][tokens.num_tokens];
           int64_t p = 0;
           if (multiply_pair != nullptr) {
-            for (; p + 2 <= range.end - range.begin; p += 2) {
-              multiply_pair(slice + p * kPanelStride, kPanelStride, k_end - k_begin, tile_x,
-                            tile_sums + p * kPanelLanes, stride);
+            for (; p + 2 <= num_panels; p += 2) {
+              multiply_pair(slice + p * kPanelSlice, kPanelSlice, k_end - k_begin, tile_x, tile_sums + p * kPanelLanes,
+                            stride);
             }
           }
-          for (; p < range.end - range.begin; ++p) {
-            kernels.multiply_tile[0][tokens.num_tokens](slice + p * kPanelStride, kPanelStride, k_end - k_begin, tile_x,
+          for (; p < num_panels; ++p) {
+            kernels.multiply_tile[0][tokens.num_tokens](slice + p * kPanelSlice, kPanelSlice, k_end - k_begin, tile_x,
                                                         tile_sums + p * kPanelLanes, stride);
           }
         }
       }
-      for (int64_t t = 0; t < num_tokens; ++t) {
-        store_outputs(call, first_token + t, first_output, count, sums + t * stride);
-      }
+      outputs.finish(first_token, num_tokens, range.begin, range.end, sums, sums + panels_per_part * kPanelLanes,
+                     stride);
       tile_begin = tile_end;
     }
   });
@@ -121,21 +136,13 @@ void run_linear_f32(const LinearCall& call, const F32Kernels& kernels) {
   ArenaScope scope(call.scratch);
   const TokenTiles tiles = is_few ? make_token_tiles(call.scratch, num_tokens, kernel.multiply_few)
                                   : make_token_tiles(call.scratch, num_tokens, kernels.multiply_tile[0]);
-  const float* x = call.x.data<float>();
-  if (num_tokens > 1) {
-    float* tiled =
-        static_cast<float*>(call.scratch.take_bytes(num_tokens * call.weight.k * static_cast<int64_t>(sizeof(float))));
-    call.pool.parallel_for(tiles.count, 1, [&](const WorkRange& range) {
-      for (int64_t i = range.begin; i < range.end; ++i) {
-        interleave(call, tiles.tiles[i], tiled + tiles.tiles[i].first_token * call.weight.k);
-      }
-    });
-    x = tiled;
-  }
+  const bool is_as_it_is = num_tokens == 1 && !call.norm.weight.is_given();
+  const float* x = is_as_it_is ? call.x.data<float>() : lay_out(call, tiles);
+  const Outputs outputs(call, kernels.finish);
   if (is_few) {
-    multiply_few(call, kernel, tiles, x);
+    multiply_few(call, kernel, tiles, x, outputs);
   } else {
-    multiply_tiles(call, kernels, tiles, x);
+    multiply_tiles(call, kernels, tiles, x, outputs);
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "ops/cpu/linear_finish_impl.h"
 #include "ops/cpu/linear_kernels.h"
 #include "ops/cpu/packed_panel.h"
 
@@ -69,21 +70,16 @@ struct F32Impl {
   }
 
   template <FormatId kFormat, int kTokens>
-  static void multiply_few(const PackedPanels& panels, int64_t num_panels, const float* x, float* out,
-                           int64_t out_stride) {
-    for (int64_t p = 0; p < num_panels; ++p) {
-      Vec acc[kTokens];
-      unroll<kTokens>([&](auto t) __attribute__((always_inline)) { acc[t] = Lanes::set(0.0f); });
-      visit_weights<kFormat>(
-          panels, p, 0, panels.k, [&](int64_t k, const Vec& weights) __attribute__((always_inline)) {
-            unroll<kTokens>([&](auto t) __attribute__((always_inline)) {
-              acc[t] = Lanes::fma(Lanes::set(x[k * kTokens + t]), weights, acc[t]);
-            });
+  static void multiply_few(const PackedPanels& panel, const float* x, float* out, int64_t out_stride) {
+    Vec acc[kTokens];
+    unroll<kTokens>([&](auto t) __attribute__((always_inline)) { acc[t] = Lanes::set(0.0f); });
+    visit_weights<kFormat>(
+        panel, 0, 0, panel.k, [&](int64_t k, const Vec& weights) __attribute__((always_inline)) {
+          unroll<kTokens>([&](auto t) __attribute__((always_inline)) {
+            acc[t] = Lanes::fma(Lanes::set(x[k * kTokens + t]), weights, acc[t]);
           });
-      unroll<kTokens>([&](auto t) __attribute__((always_inline)) {
-        Lanes::store(out + t * out_stride + p * kPanelLanes, acc[t]);
-      });
-    }
+        });
+    unroll<kTokens>([&](auto t) __attribute__((always_inline)) { Lanes::store(out + t * out_stride, acc[t]); });
   }
 
   template <FormatId kFormat>
@@ -136,6 +132,7 @@ struct F32Impl {
   template <typename Few, typename Tiles, typename DoubleTiles>
   static constexpr F32Kernels make_kernels() {
     F32Kernels kernels{};
+    kernels.finish = LinearFinish<Lanes>::finish;
     const auto add = [&kernels]<int... kIds>(std::integer_sequence<int, kIds...>) {
       ((kernels.formats[kIds] = make_format<static_cast<FormatId>(kIds)>(Few{})), ...);
     };

@@ -7,6 +7,6 @@ namespace quire::cpu {
 template <int... kSizes>
 using Sizes = std::integer_sequence<int, kSizes...>;
 
-const Int8Kernels kAvx2Int8Kernels = Int8Impl<Avx2Codes>::make_kernels<Sizes<1, 4>, Sizes<1, 4>, Sizes<1>>();
+const Int8Kernels kAvx2Int8Kernels = Int8Impl<Avx2Codes>::make_kernels<Sizes<1, 4>, Sizes<1, 4>>();
 
 }  // namespace quire::cpu

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "ops/cpu/linear_finish_impl.h"
 #include "ops/cpu/linear_kernels.h"
 #include "ops/cpu/packed_panel.h"
 #include "tensor/dtype.h"
@@ -69,50 +70,42 @@ struct Int8Impl {
     static constexpr int kVectorsPerGroup = kPanel.group_size / 4;
 
     template <int kTokens>
-    static void multiply_few(const PackedPanels& panels, int64_t num_panels, const Int8Tile& x, float* out,
-                             int64_t out_stride) {
-      const int64_t num_tiles = panels.k / kTileK;
-      for (int64_t p = 0; p < num_panels; ++p) {
-        const uint8_t* tile = panels.codes + p * panels.codes_stride;
-        const uint8_t* scales = panels.scales + p * panels.scales_stride;
-        Vec acc[kTokens];
-        unroll<kTokens>([&](auto t) __attribute__((always_inline)) { acc[t] = Lanes::set(0.0f); });
-        for (int64_t tile_index = 0; tile_index < num_tiles; ++tile_index) {
-          const uint8_t* block = Panel::scale_block(scales, tile_index);
-          const int8_t* activations = x.codes + tile_index * kTileK * kTokens;
-          const float* d = x.scales + tile_index * kTokens;
-          unroll<kGroupsPerTile>([&](auto g) __attribute__((always_inline)) {
-            constexpr int kFirstVector = decltype(g)::value * kVectorsPerGroup;
-            const int64_t group = tile_index * kGroupsPerTile + decltype(g)::value;
-            Vec scale;
-            Vec min;
-            Panel::scale_and_min(block, Panel::first_group(tile_index) + decltype(g)::value, scale, min);
-            add_group<1, kTokens, Dot, kVectorsPerGroup>(
-                [&](auto i, auto) __attribute__((always_inline)) {
-                  return Panel::template codes<kFirstVector + decltype(i)::value>(tile);
-                },
-                activations + 4 * kTokens * kFirstVector, x.biases + group * kTokens, d,
-                acc, [&](auto) __attribute__((always_inline)) { return scale; });
-            if constexpr (kPanel.has_min()) {
-              unroll<kTokens>([&](auto t) __attribute__((always_inline)) {
-                acc[t] = Lanes::fma(min, Lanes::set(x.sums[group * kTokens + t]), acc[t]);
-              });
-            }
-          });
-          tile += kPanel.tile_bytes();
-        }
-        unroll<kTokens>([&](auto t) __attribute__((always_inline)) {
-          Lanes::store(out + t * out_stride + p * kPanelLanes, acc[t]);
+    static void multiply_few(const PackedPanels& panel, const Int8Tile& x, float* out, int64_t out_stride) {
+      const int64_t num_tiles = panel.k / kTileK;
+      const uint8_t* tile = panel.codes;
+      Vec acc[kTokens];
+      unroll<kTokens>([&](auto t) __attribute__((always_inline)) { acc[t] = Lanes::set(0.0f); });
+      for (int64_t tile_index = 0; tile_index < num_tiles; ++tile_index) {
+        const uint8_t* block = Panel::scale_block(panel.scales, tile_index);
+        const int8_t* activations = x.codes + tile_index * kTileK * kTokens;
+        const float* d = x.scales + tile_index * kTokens;
+        unroll<kGroupsPerTile>([&](auto g) __attribute__((always_inline)) {
+          constexpr int kFirstVector = decltype(g)::value * kVectorsPerGroup;
+          const int64_t group = tile_index * kGroupsPerTile + decltype(g)::value;
+          Vec scale;
+          Vec min;
+          Panel::scale_and_min(block, Panel::first_group(tile_index) + decltype(g)::value, scale, min);
+          add_group<kTokens, Dot, kVectorsPerGroup>(
+              [&](auto i) __attribute__((always_inline)) {
+                return Panel::template codes<kFirstVector + decltype(i)::value>(tile);
+              },
+              activations + 4 * kTokens * kFirstVector, x.biases + group * kTokens, d, acc, scale);
+          if constexpr (kPanel.has_min()) {
+            unroll<kTokens>([&](auto t) __attribute__((always_inline)) {
+              acc[t] = Lanes::fma(min, Lanes::set(x.sums[group * kTokens + t]), acc[t]);
+            });
+          }
         });
+        tile += kPanel.tile_bytes();
       }
+      unroll<kTokens>([&](auto t) __attribute__((always_inline)) { Lanes::store(out + t * out_stride, acc[t]); });
     }
 
-    static void unpack(const PackedPanels& panels, int64_t panel_index, const UnpackedPanel& out) {
-      const int64_t num_tiles = panels.k / kTileK;
-      const uint8_t* tile = panels.codes + panel_index * panels.codes_stride;
-      const uint8_t* scales = panels.scales + panel_index * panels.scales_stride;
+    static void unpack(const PackedPanels& panel, const UnpackedPanel& out) {
+      const int64_t num_tiles = panel.k / kTileK;
+      const uint8_t* tile = panel.codes;
       for (int64_t t = 0; t < num_tiles; ++t) {
-        const uint8_t* block = Panel::scale_block(scales, t);
+        const uint8_t* block = Panel::scale_block(panel.scales, t);
         unroll<8>([&](auto i) __attribute__((always_inline)) {
           constexpr int kIndex = decltype(i)::value;
           Codes::store(out.codes + (t * 8 + kIndex) * 64, Panel::template codes<kIndex>(tile));
@@ -129,85 +122,74 @@ struct Int8Impl {
     }
   };
 
-  // acc[panel * kTokens + token] += the products of one group, for kPanels panels and kTokens tokens.
-  // weights(i, panel) are the codes of vector i; scale(panel) the group's scales; d the tokens' own.
-  template <int kPanels, int kTokens, typename Dot, int kVectors, typename Weights, typename Scale>
+  // acc[token] += the products of one group for kTokens tokens. weights(i) are the codes of vector i; d the tokens' own
+  // scales.
+  template <int kTokens, typename Dot, int kVectors, typename Weights>
   [[gnu::always_inline]] static void add_group(Weights weights, const int8_t* activations, const int32_t* biases,
-                                               const float* d, Vec* acc, Scale scale) {
+                                               const float* d, Vec* acc, const Vec& scale) {
     [&]<int... kSums>(std::integer_sequence<int, kSums...>) __attribute__((always_inline)) {
-      Dot dots[kPanels * kTokens] = {Dot(biases[kSums % kTokens])...};
+      Dot dots[kTokens] = {Dot(biases[kSums])...};
       unroll<kVectors>([&](auto i) __attribute__((always_inline)) {
-        unroll<kPanels>([&](auto p) __attribute__((always_inline)) {
-          const Bytes codes = weights(i, p);
-          unroll<kTokens>([&](auto t) __attribute__((always_inline)) {
-            dots[p * kTokens + t].template add<decltype(i)::value>(codes, activations + 4 * (i * kTokens + t));
-          });
+        const Bytes codes = weights(i);
+        unroll<kTokens>([&](auto t) __attribute__((always_inline)) {
+          dots[t].template add<decltype(i)::value>(codes, activations + 4 * (i * kTokens + t));
         });
       });
-      unroll<kPanels * kTokens>([&](auto sum) __attribute__((always_inline)) {
-        const Vec product = dots[sum].template finish<kVectors>();
-        const std::integral_constant<int, decltype(sum)::value / kTokens> p;
-        acc[sum] = Lanes::fma(product, Lanes::mul(scale(p), Lanes::set(d[sum % kTokens])), acc[sum]);
+      unroll<kTokens>([&](auto t) __attribute__((always_inline)) {
+        acc[t] = Lanes::fma(dots[t].template finish<kVectors>(), Lanes::mul(scale, Lanes::set(d[t])), acc[t]);
       });
     }
-    (std::make_integer_sequence<int, kPanels * kTokens>{});
+    (std::make_integer_sequence<int, kTokens>{});
   }
 
   // Codes unpacked: what is left of a format is its group size, whether it has minima, and how large codes may be.
-  template <int kPanels, int kTokens, int kGroupSize, bool kHasMin, int kMaxCode>
-  static void multiply_tile(const UnpackedPanel* panels, int64_t k, const Int8Tile& x, float* out, int64_t out_stride) {
+  template <int kTokens, int kGroupSize, bool kHasMin, int kMaxCode>
+  static void multiply_tile(const UnpackedPanel& panel, int64_t k, const Int8Tile& x, float* out, int64_t out_stride) {
     using Dot = typename Codes::template Dot<kMaxCode>;
     constexpr int kVectors = kGroupSize / 4;
     constexpr int kGroupsPerTile = kTileK / kGroupSize;
-    Vec acc[kPanels * kTokens];
-    unroll<kPanels * kTokens>([&](auto i) __attribute__((always_inline)) { acc[i] = Lanes::set(0.0f); });
+    Vec acc[kTokens];
+    unroll<kTokens>([&](auto t) __attribute__((always_inline)) { acc[t] = Lanes::set(0.0f); });
     const int64_t num_groups = k / kGroupSize;
     for (int64_t group = 0; group < num_groups; ++group) {
-      add_group<kPanels, kTokens, Dot, kVectors>(
-          [&](auto i, auto p)
-              __attribute__((always_inline)) { return Codes::load(panels[p].codes + (group * kVectors + i) * 64); },
+      add_group<kTokens, Dot, kVectors>(
+          [&](auto i) __attribute__((always_inline)) { return Codes::load(panel.codes + (group * kVectors + i) * 64); },
           x.codes + group * 4 * kTokens * kVectors, x.biases + group * kTokens,
-          x.scales + group / kGroupsPerTile * kTokens, acc,
-          [&](auto p) __attribute__((always_inline)) { return Lanes::load(panels[p].scales + group * kPanelLanes); });
+          x.scales + group / kGroupsPerTile * kTokens, acc, Lanes::load(panel.scales + group * kPanelLanes));
       if constexpr (kHasMin) {
-        const float* sums = x.sums + group * kTokens;
-        unroll<kPanels * kTokens>([&](auto i) __attribute__((always_inline)) {
-          const Vec min = Lanes::load(panels[i / kTokens].mins + group * kPanelLanes);
-          acc[i] = Lanes::fma(min, Lanes::set(sums[i % kTokens]), acc[i]);
+        const Vec min = Lanes::load(panel.mins + group * kPanelLanes);
+        unroll<kTokens>([&](auto t) __attribute__((always_inline)) {
+          acc[t] = Lanes::fma(min, Lanes::set(x.sums[group * kTokens + t]), acc[t]);
         });
       }
     }
-    unroll<kPanels * kTokens>([&](auto i) __attribute__((always_inline)) {
-      Lanes::store(out + i % kTokens * out_stride + i / kTokens * kPanelLanes, acc[i]);
-    });
+    unroll<kTokens>([&](auto t) __attribute__((always_inline)) { Lanes::store(out + t * out_stride, acc[t]); });
   }
 
   template <int... kSizes>
   using Sizes = std::integer_sequence<int, kSizes...>;
 
-  template <FormatId kFormat, int... kFew, int... kTiles, int... kPanelCounts>
-  static constexpr Int8Kernels::Format make_format(Sizes<kFew...>, Sizes<kTiles...>, Sizes<kPanelCounts...>) {
+  template <FormatId kFormat, int... kFew, int... kTiles>
+  static constexpr Int8Kernels::Format make_format(Sizes<kFew...>, Sizes<kTiles...>) {
     using K = Kernel<kFormat>;
     Int8Kernels::Format format{};
     ((format.multiply_few[kFew] = K::template multiply_few<kFew>), ...);
-    format.unpack = K::unpack;
-    const auto add_tiles = [&format]<int kPanels>(std::integral_constant<int, kPanels>) {
+    if constexpr (sizeof...(kTiles) > 0) {
       constexpr int kMax = Codes::code_class(K::Panel::kMaxCode);
-      ((format.multiply_tile[kPanels - 1][kTiles] =
-            multiply_tile<kPanels, kTiles, K::kPanel.group_size, K::kPanel.has_min(), kMax>),
-       ...);
-    };
-    (add_tiles(std::integral_constant<int, kPanelCounts>{}), ...);
+      format.unpack = K::unpack;
+      ((format.multiply_tile[kTiles] = multiply_tile<kTiles, K::kPanel.group_size, K::kPanel.has_min(), kMax>), ...);
+    }
     return format;
   }
 
-  // The numbers of tokens that few-token and tile kernels are made for, and the numbers of panels of the latter.
-  template <typename Few, typename Tiles, typename PanelCounts>
+  // The numbers of tokens that kernels of packed and of unpacked weights are made for.
+  template <typename Few, typename Tiles>
   static constexpr Int8Kernels make_kernels() {
     Int8Kernels kernels{};
+    kernels.finish = LinearFinish<Lanes>::finish;
     kernels.quantize = quantize;
     const auto add = [&kernels]<FormatId... kFormats>(FormatList<kFormats...>) {
-      ((kernels.formats[static_cast<int>(kFormats)] = make_format<kFormats>(Few{}, Tiles{}, PanelCounts{})), ...);
+      ((kernels.formats[static_cast<int>(kFormats)] = make_format<kFormats>(Few{}, Tiles{})), ...);
     };
     add(FormatList<FormatId::kQ4_0, FormatId::kQ4_1, FormatId::kQ5_0, FormatId::kQ5_1, FormatId::kQ8_0, FormatId::kQ2_K,
                    FormatId::kQ3_K, FormatId::kQ4_K, FormatId::kQ5_K, FormatId::kQ6_K, FormatId::kIQ4_NL,

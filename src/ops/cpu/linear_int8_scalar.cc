@@ -7,6 +7,6 @@ namespace quire::cpu {
 template <int... kSizes>
 using Sizes = std::integer_sequence<int, kSizes...>;
 
-const Int8Kernels kScalarInt8Kernels = Int8Impl<ScalarCodes>::make_kernels<Sizes<>, Sizes<1>, Sizes<1>>();
+const Int8Kernels kScalarInt8Kernels = Int8Impl<ScalarCodes>::make_kernels<Sizes<>, Sizes<1>>();
 
 }  // namespace quire::cpu

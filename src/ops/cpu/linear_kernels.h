@@ -10,17 +10,20 @@
 //
 // "f32_ascending": acc = fma(x[k], w[k], acc) for k ascending, w[k] the float that dequantize_row gives.
 //
-// After either: y = (acc + bias) + residual, each where given.
+// After either: y = (acc + bias) + residual, each where given; of a gated product y = activation(gate) * up, where gate
+// and up are acc + bias.
 #pragma once
 
 #include <cstdint>
+
+#include "ops/ops.h"
 
 namespace quire::cpu {
 
 // The most tokens that a kernel takes at once, of unpacked and of packed weights.
 constexpr int kMaxTileTokens = 12;
-constexpr int kMaxFewTokens = 8;
-// The most panels that a kernel of unpacked weights takes at once.
+constexpr int kMaxFewTokens = 12;
+// The most panels that a kernel of weights as floats takes at once.
 constexpr int kMaxTilePanels = 2;
 
 // Panels one after another, as packing.h lays them.
@@ -30,6 +33,22 @@ struct PackedPanels {
   int64_t codes_stride;  // bytes from panel to panel
   int64_t scales_stride;
   int64_t k;
+};
+
+// Sums of some tokens and neighbouring outputs, and what is to become of them.
+struct OutputBlock {
+  const float* sums;     // [num_tokens][sums_stride]; of a gated product the gate's
+  const float* up_sums;  // of a gated product, else null
+  int64_t sums_stride;
+  float* y;
+  int64_t y_stride;
+  const float* bias;  // each may be null
+  const float* up_bias;
+  const float* residual;
+  int64_t residual_stride;
+  int64_t num_tokens;
+  int64_t num_outputs;
+  Activation activation;
 };
 
 // ---- int8 ----------------------------------------------------------------------------------------------------------
@@ -50,21 +69,21 @@ struct UnpackedPanel {
 };
 
 struct Int8Kernels {
+  void (*finish)(const OutputBlock& block);
+
   // Quantizes tokens x[0], x[x_stride], .. (num_tokens of them) into a tile of that many.
   void (*quantize)(const float* x, int64_t x_stride, int num_tokens, int64_t k, int group_size, int offset,
                    const Int8Tile& tile);
 
   // Tables are indexed by the number of tokens; null where there is no such kernel. One token has one, unless a table
-  // is empty.
+  // is empty. A format has kernels of packed weights, or of unpacked ones, or both.
   struct Format {
-    // Few tokens, straight from packed weights: out[t * out_stride + 16 * p + lane] for num_panels panels. May be
-    // empty.
-    void (*multiply_few[kMaxFewTokens + 1])(const PackedPanels& panels, int64_t num_panels, const Int8Tile& x,
-                                            float* out, int64_t out_stride);
-    void (*unpack)(const PackedPanels& panels, int64_t panel_index, const UnpackedPanel& out);
-    // [number of panels - 1]: out[t * out_stride + 16 * p + lane]. For more than one panel it may be empty.
-    void (*multiply_tile[kMaxTilePanels][kMaxTileTokens + 1])(const UnpackedPanel* panels, int64_t k, const Int8Tile& x,
-                                                              float* out, int64_t out_stride);
+    // Straight from packed weights, of one panel: out[t * out_stride + lane].
+    void (*multiply_few[kMaxFewTokens + 1])(const PackedPanels& panel, const Int8Tile& x, float* out,
+                                            int64_t out_stride);
+    void (*unpack)(const PackedPanels& panel, const UnpackedPanel& out);
+    void (*multiply_tile[kMaxTileTokens + 1])(const UnpackedPanel& panel, int64_t k, const Int8Tile& x, float* out,
+                                              int64_t out_stride);
   };
   Format formats[16];  // by FormatId; all null for float formats
 };
@@ -76,12 +95,13 @@ extern const Int8Kernels kAvx512VnniInt8Kernels;
 // ---- f32 -----------------------------------------------------------------------------------------------------------
 
 struct F32Kernels {
+  void (*finish)(const OutputBlock& block);
+
   // Tables as those of Int8Kernels.
   struct Format {
-    // Few tokens, straight from packed weights: out[t * out_stride + 16 * p + lane].   x: [k][T]   Float formats only:
-    // others become floats in the cache first, which compiles to far less code and costs little more.
-    void (*multiply_few[kMaxFewTokens + 1])(const PackedPanels& panels, int64_t num_panels, const float* x, float* out,
-                                            int64_t out_stride);
+    // Straight from packed weights, of one panel: out[t * out_stride + lane].   x: [k][T]   Float formats only: others
+    // become floats in the cache first, which compiles to far less code and costs little more.
+    void (*multiply_few[kMaxFewTokens + 1])(const PackedPanels& panel, const float* x, float* out, int64_t out_stride);
     // Weights of k in [k_begin, k_end), multiples of 256 or the end, as floats [k][16 lanes].
     void (*dequantize)(const PackedPanels& panels, int64_t panel_index, int64_t k_begin, int64_t k_end, float* out);
   };

@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "ops/tests/cpu_rows.h"
 #include "ops/tests/op_test.h"
 #include "quant/dequantize.h"
 #include "quant/packing.h"
@@ -247,6 +248,83 @@ TEST_F(LinearTest, OneTokenEqualsManyAndThreadsDoNotMatter) {
         }
       }
     }
+  }
+}
+
+// Norm, product and gate in one call give what they give one after another, to the bit, by every row.
+TEST_F(LinearTest, FusedCallsEqualTheirParts) {
+  ThreadPool three(3);
+  uint64_t seed = 4500;
+  const auto ops = make_cpu_ops(2);
+  OpContext context{scratch_};
+  for (const QuantFormat& quant : kQuantFormats) {
+    for (const Compute compute : {Compute::kAuto, Compute::kF32}) {
+      for (const int64_t num_tokens : {1, 2, 13, 41}) {
+        const Case c{quant.id, num_tokens, 96, 256, compute, seed % 2 == 0};
+        SCOPED_TRACE(c.text());
+        Inputs inputs = make_inputs(c, seed++);
+        const std::vector<float> norm_weight = TestRandom(seed).normals(c.k);
+        GuardedMatrix x(c.num_tokens, c.k, 3);
+        x.fill(inputs.x);
+        const InputNorm norm{ConstTensorView(norm_weight.data(), DType::kF32, {c.k}), 1e-5f};
+        GuardedMatrix normed(c.num_tokens, c.k);
+        ops->rms_norm(context, normed.view(), x.const_view(), norm.weight, norm.epsilon);
+        Epilogue epilogue;
+        if (c.has_bias) epilogue.bias = ConstTensorView(inputs.bias.data(), DType::kF32, {c.n});
+        for (const KernelRow<LinearCall>& row : linear_rows()) {
+          SCOPED_TRACE(std::string(row.name));
+          for (ThreadPool* pool : {&pool_, &three}) {
+            GuardedMatrix both(c.num_tokens, c.n, 5);
+            const LinearCall plain{*pool,         scratch_, features_, compute, both.view(), normed.const_view(),
+                                   inputs.packed, epilogue};
+            if (!row.accepts(plain)) continue;
+            linear(plain, row.name);
+            GuardedMatrix fused(c.num_tokens, c.n, 2);
+            LinearCall call = plain;
+            call.y = fused.view();
+            call.x = x.const_view();
+            call.norm = norm;
+            linear(call, row.name);
+            EXPECT_TRUE(fused.guards_are_intact());
+            EXPECT_TRUE(equal_bits(both.values(), fused.values()));
+            for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
+              GuardedMatrix expected(c.num_tokens, c.n / 2);
+              ops->gated_activation(context, expected.view(), both.view().slice(1, 0, c.n / 2),
+                                    both.view().slice(1, c.n / 2, c.n), activation);
+              GuardedMatrix gated(c.num_tokens, c.n / 2, 1);
+              call.y = gated.view();
+              call.is_gated = true;
+              call.activation = activation;
+              linear(call, row.name);
+              EXPECT_TRUE(gated.guards_are_intact());
+              EXPECT_TRUE(equal_bits(expected.values(), gated.values()));
+              EXPECT_EQ(scratch_.used_bytes(), 0);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// Halves that are no whole panels are not fused, and the same.
+TEST_F(LinearTest, GatedProductsOfAnySize) {
+  const auto ops = make_cpu_ops(2);
+  OpContext context{scratch_};
+  for (const int64_t n : {32, 46, 64, 66}) {
+    const Case c{FormatId::kQ4_1, 5, n, 64, Compute::kAuto};
+    SCOPED_TRACE(c.text());
+    Inputs inputs = make_inputs(c, 4900);
+    const ConstTensorView x(inputs.x.data(), DType::kF32, {c.num_tokens, c.k});
+    const ConstTensorView bias(inputs.bias.data(), DType::kF32, {c.n});
+    GuardedMatrix both(c.num_tokens, n);
+    ops->linear(context, both.view(), x, inputs.packed, {.bias = bias, .residual = {}});
+    GuardedMatrix expected(c.num_tokens, n / 2);
+    ops->gated_activation(context, expected.view(), both.view().slice(1, 0, n / 2), both.view().slice(1, n / 2, n),
+                          Activation::kSilu);
+    GuardedMatrix gated(c.num_tokens, n / 2);
+    ops->norm_gated_linear(context, gated.view(), x, {}, inputs.packed, bias, Activation::kSilu);
+    EXPECT_TRUE(equal_bits(expected.values(), gated.values()));
   }
 }
 
