@@ -1,21 +1,28 @@
 #!/usr/bin/env python3
 """Two servers under the same load, in turns on the same machine: `quire serve` and a peer.
 
-    compare_servers.py QUIRE MODEL --peer 'llama-server -m MODEL -t 2 -np 16 -c 16384 --port PORT' [--rounds 3] [-- LOAD...]
+    compare_servers.py QUIRE MODEL --peer 'llama-server -m MODEL -t 2 -np 16 -c 16384 --port PORT' [--rounds 3]
+                       [--out RESULTS.json] [-- LOAD...]
 
 LOAD are flags of `quire bench-serve`; without any: 16 clients, 500 shared and 60 own ids, 100 tokens out. MODEL and PORT
 in the peer's command are replaced. Each round starts a server, loads it and stops it, ours and the peer's in turns, so
-that neither meets a cache of the round before. Prints a JSON line a run, then medians and ratios. No assertion of speed.
+that neither meets a cache of the round before. Prints a JSON line a run, then medians and ratios; RESULTS.json keeps the
+runs. No assertion of speed.
 """
 
 import argparse
 import json
+import os
+import pathlib
 import shlex
 import signal
 import socket
 import statistics
 import subprocess
 import sys
+import time
+
+from compare_cpu import machine
 
 LOAD = ("-n 48 -c 16 --prompts ids --id-range 100,40000 --shared-prefix-len 500 --input-len 60 --output-len 100 "
         "--ignore-eos")
@@ -23,6 +30,7 @@ FIGURES = [  # name, where it is in bench-serve's JSON, more is better
     ("output tok/s", ("output_tok_s",), True),
     ("TTFT p50 ms", ("ttft_ms", "p50"), False),
     ("TTFT p99 ms", ("ttft_ms", "p99"), False),
+    ("TTFT last ms", ("ttft_ms", "max"), False),
     ("gap p50 ms", ("itl_ms", "p50"), False),
     ("gap p99 ms", ("itl_ms", "p99"), False),
 ]
@@ -44,8 +52,9 @@ def run(name, command, quire, load):
     finally:
         server.terminate()
         server.wait()
-    result = json.loads(bench.stdout)
-    print(json.dumps({"server": name, "command": command, **result}), flush=True)
+    result = {"server": name, "command": [os.path.basename(word) if "/" in word else word for word in command],
+              **json.loads(bench.stdout)}
+    print(json.dumps(result), flush=True)
     return result
 
 
@@ -66,6 +75,7 @@ def main():
     parser.add_argument("--peer", required=True)
     parser.add_argument("--serve-flags", default="--threads 2")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--out")
     options = parser.parse_args(arguments)
     load = load or shlex.split(LOAD)
     servers = {
@@ -77,6 +87,10 @@ def main():
     for _ in range(options.rounds):
         for name, command in servers.items():
             results[name].append(run(name, command, options.quire, load))
+    if options.out:
+        record = {"date": time.strftime("%Y-%m-%d"), "machine": machine(), "model": os.path.basename(options.model),
+                  "load": load, "runs": [result for runs in results.values() for result in runs]}
+        pathlib.Path(options.out).write_text(json.dumps(record, indent=1) + "\n")
     print(f"{'median of ' + str(options.rounds):<14}{'quire':>12}{'peer':>12}{'better by':>12}", file=sys.stderr)
     for label, path, is_more_better in FIGURES:
         ours, theirs = (statistics.median(figure(result, path) for result in results[name]) for name in ("quire", "peer"))

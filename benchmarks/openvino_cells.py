@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """One measurement of OpenVINO GenAI, for compare_cpu.py; runs under a Python that has `openvino-genai`.
 
-    openvino_cells.py MODEL.gguf THREADS BATCH PROMPT_LEN GEN_LEN
+    openvino_cells.py MODEL.gguf THREADS BATCH PROMPT_LEN GEN_LEN [shared]
 
 Prints a JSON line {"prefill_tok_s", "decode_tok_s"} of a batch of random prompts: LLMPipeline for one sequence,
 ContinuousBatchingPipeline for more, both with a measured run after one of warming up. Decode counts all sequences.
+`shared`: all have one prompt, which is read once and kept by the pipeline's prefix cache.
 """
 
 import json
@@ -38,11 +39,14 @@ def one_sequence(pipeline, prompt_len, gen_len):
             "decode_tok_s": 1e3 / metrics.get_tpot().mean}
 
 
-def many_sequences(pipeline, batch, prompt_len, gen_len):
+def many_sequences(pipeline, batch, prompt_len, gen_len, is_shared):
+    shared_prompt = random_prompt(prompt_len)
+
     def run(max_new_tokens):
         # A request whose handle is dropped is given up.
-        handles = [pipeline.add_request(max_new_tokens * batch + i, openvino.Tensor(random_prompt(prompt_len)),
-                                        config(max_new_tokens)) for i in range(batch)]
+        prompts = [shared_prompt if is_shared else random_prompt(prompt_len) for _ in range(batch)]
+        handles = [pipeline.add_request(max_new_tokens * batch + i, openvino.Tensor(prompt), config(max_new_tokens))
+                   for i, prompt in enumerate(prompts)]
         times = [time.perf_counter()]
         while pipeline.has_non_finished_requests():
             pipeline.step()
@@ -50,6 +54,11 @@ def many_sequences(pipeline, batch, prompt_len, gen_len):
         assert all(handle.get_status() == openvino_genai.GenerationStatus.FINISHED for handle in handles)
         return times
 
+    if is_shared:
+        only = pipeline.add_request(0, openvino.Tensor(shared_prompt), config(1))
+        while pipeline.has_non_finished_requests():
+            pipeline.step()
+        assert only.get_status() == openvino_genai.GenerationStatus.FINISHED
     # Requests of one token each tell the time of prefill, and its steps.
     times = run(1)
     prefill_tok_s = batch * prompt_len / (times[-1] - times[0])
@@ -62,7 +71,8 @@ def many_sequences(pipeline, batch, prompt_len, gen_len):
 
 def main():
     path = sys.argv[1]
-    threads, batch, prompt_len, gen_len = map(int, sys.argv[2:])
+    threads, batch, prompt_len, gen_len = map(int, sys.argv[2:6])
+    is_shared = sys.argv[6:] == ["shared"]
     if batch == 1:
         pipeline = openvino_genai.LLMPipeline(path, "CPU", INFERENCE_NUM_THREADS=threads)
         one_sequence(pipeline, min(prompt_len, 128), 4)
@@ -73,9 +83,9 @@ def main():
     scheduler.max_num_seqs = batch
     scheduler.cache_size = 4  # GiB
     scheduler.dynamic_split_fuse = True
-    scheduler.enable_prefix_caching = False
+    scheduler.enable_prefix_caching = is_shared
     pipeline = openvino_genai.ContinuousBatchingPipeline(path, scheduler, "CPU", {"INFERENCE_NUM_THREADS": threads})
-    print(json.dumps(many_sequences(pipeline, batch, prompt_len, gen_len)))
+    print(json.dumps(many_sequences(pipeline, batch, prompt_len, gen_len, is_shared)))
 
 
 if __name__ == "__main__":

@@ -139,6 +139,13 @@ class OutputTest(unittest.TestCase):
         self.assertIn("context", run(*bench, 100, "--gen-lens", 40, check_code=1).err)  # of 128 tokens
         self.assertIn("--kv-cache-memory", run(*bench, 60, "--gen-lens", 60, "--batch-sizes", 2, "--kv-cache-memory", "40KiB", check_code=1).err)
 
+    def test_bench_reads_a_shared_prompt_once(self):
+        line, = json_lines(run("bench", self.MODEL, "--repeats", 1, "--json", "--prompt-lens", 64, "--gen-lens", 4, "--batch-sizes", 5,
+                               "--shared-prompt", "--kv-cache-memory", "64KiB", check_code=0).out)  # not enough for 5 x 64
+        self.assertGreater(line["decode_tok_s"]["min"], 0)
+        self.assertIn("--kv-cache-memory", run("bench", self.MODEL, "--repeats", 1, "--json", "--prompt-lens", 64, "--gen-lens", 4,
+                                               "--batch-sizes", 5, "--kv-cache-memory", "64KiB", check_code=1).err)
+
     def test_bench_needs_no_weights(self):
         with tempfile.TemporaryDirectory() as folder:
             config = (pathlib.Path(self.MODEL).parent / "config.json").read_text()

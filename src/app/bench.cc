@@ -27,6 +27,7 @@ struct BenchOptions {
   std::vector<int64_t> gen_lens{128};
   std::vector<int> batch_sizes{1};
   int repeats = 5;
+  bool is_prompt_shared = false;
   bool is_json = false;
 };
 
@@ -104,7 +105,7 @@ Status run(const BenchOptions& options) {
   for (const int64_t prompt_len : options.prompt_lens) {
     for (const int64_t gen_len : options.gen_lens) {
       for (const int batch_size : options.batch_sizes) {
-        const BenchCell cell{batch_size, prompt_len, gen_len};
+        const BenchCell cell{batch_size, prompt_len, gen_len, options.is_prompt_shared};
         ASSIGN_OR_RETURN(const CellResult result, measure_cell(*session.engine, cell, options.repeats));
         std::optional<BenchLimits> limits;
         if (machine.has_value()) limits = bench_limits(work, cell, *machine);
@@ -134,6 +135,8 @@ std::function<Status()> declare_bench(CLI::App& parser) {
   parser.add_option("--repeats", options->repeats, "Measurements of each cell; the median is shown")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
+  parser.add_flag("--shared-prompt", options->is_prompt_shared,
+                  "All sequences have one prompt, read once: to measure decode of large batches sooner");
   parser.add_flag("--json", options->is_json, "One JSON object a cell on stdout");
   return [options] { return run(*options); };
 }

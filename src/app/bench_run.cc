@@ -44,9 +44,14 @@ Result<std::vector<RequestId>> submit(Engine& engine, const BenchCell& cell, int
   std::uniform_int_distribution<int32_t> any_token(static_cast<int32_t>(engine.limits().vocab_size / 16),
                                                    static_cast<int32_t>(engine.limits().vocab_size - 1));
   std::vector<RequestId> ids;
+  std::vector<int32_t> shared_prompt;
   for (int i = 0; i < cell.batch_size; ++i) {
-    std::vector<int32_t> prompt(static_cast<size_t>(cell.prompt_len));
-    for (int32_t& token : prompt) token = any_token(random);
+    std::vector<int32_t> prompt = shared_prompt;
+    if (prompt.empty()) {
+      prompt.resize(static_cast<size_t>(cell.prompt_len));
+      for (int32_t& token : prompt) token = any_token(random);
+    }
+    if (cell.is_prompt_shared) shared_prompt = prompt;
     SamplingParams sampling;
     sampling.temperature = 0.0f;
     sampling.ignore_eos = true;

@@ -1,5 +1,5 @@
 // Measures prefill and decode of a loaded model at one batch size and one length. Random token ids, every sequence its
-// own, so that nothing is shared; the engine's own step loop, so that what is timed is what serves. Main thread.
+// own unless the cell says otherwise; the engine's own step loop, so that what is timed is what serves. Main thread.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,7 @@ struct BenchCell {
   int batch_size = 1;
   int64_t prompt_len = 512;
   int64_t gen_len = 128;
+  bool is_prompt_shared = false;  // all sequences have one prompt, whose pages they share: for decode at large batches
 };
 
 struct BenchTimes {
