@@ -30,8 +30,9 @@ struct alignas(8) PrefillItem {
   int32_t first_query;
 };
 
-constexpr int kDecodeChunk = 256;     // keys: 16 chunks of 8 KV heads fill 132 SMs at 4k keys of one sequence
-constexpr int kMaxDecodeChunks = 32;  // a sequence of more keys has larger chunks
+constexpr int kDecodeChunk = 512;       // keys: the least
+constexpr int kUsualDecodeChunks = 16;  // a sequence of more keys has larger chunks
+constexpr int kMaxDecodeChunks = 32;    // room for as many
 constexpr int kPrefillTileRows = 128;
 
 class CudaAttentionPlan final : public AttentionPlan {

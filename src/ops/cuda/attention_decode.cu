@@ -6,11 +6,11 @@
 // arithmetic. All query heads of a KV head (up to 8) are the 8 columns of one tensor core product, so K and V are read
 // once:
 //   scores: Sᵀ (16 keys × 8 heads) = K (16 keys × d) · Qᵀ;  sums: Oᵀ (d × 8 heads) += Vᵀ (d × 16 keys) · Pᵀ
-// Where there are few units, four warps share one, a quarter of the chunk each.
+// Where there are few units, the eight warps of a block share one, an eighth of the chunk each.
 //
 // The limit is the reading of KV: 2 · head_dim elements a key and KV head. Softmax in float, base 2; P is rounded to
 // the dtype of the products: the cache's, or f16 where the cache is e4m3, whose numbers f16 holds exactly; their scales
-// multiply scores and weights. Quarters of a chunk are summed apart and merged in ascending order, and so are chunks,
+// multiply scores and weights. Eighths of a chunk are summed apart and merged in ascending order, and so are chunks,
 // by a kernel of its own or, where warps share units, by those that end last: a query's bits do not depend on the
 // batch, on page size or on who computes what. Equals the loop of reference_attention.cc.
 #include <algorithm>
@@ -29,7 +29,7 @@ namespace {
 
 constexpr int kWarps = 8;
 constexpr int kThreads = 32 * kWarps;
-constexpr int kTeam = 4;                // warps that share a unit where there are few, and quarters of a chunk
+constexpr int kTeam = 8;                // warps that share a unit where there are few, and shares of a chunk
 constexpr int kKeys = 16;               // a step
 constexpr int kHeads = 8;               // columns of a product: at most so many query heads a KV head
 constexpr int kBoxBytes = kKeys * 128;  // 128 bytes of each key, in 16-byte parts that are swizzled
@@ -61,7 +61,7 @@ struct Args {
   int num_heads;
   const DecodeItem* items;
   int num_units;
-  bool is_shared;  // four warps a unit
+  bool is_shared;  // all warps of a block a unit
   const int32_t* page_table;
   int64_t page_table_stride;
   float scale;  // times log2(e), unless there is a soft cap
@@ -106,12 +106,12 @@ struct Unit {
 };
 
 template <int StepKeys>
-__device__ __forceinline__ Unit make_unit(const Args& args, const DecodeItem& item, int head, int quarter) {
+__device__ __forceinline__ Unit make_unit(const Args& args, const DecodeItem& item, int head, int share) {
   const int first_key = args.window > 0 ? max(0, item.length - args.window) : 0;
   int begin = item.chunk * item.chunk_size;
   int end = begin + item.chunk_size;
   if (args.is_shared) {
-    begin += quarter * (item.chunk_size / kTeam);
+    begin += share * (item.chunk_size / kTeam);
     end = begin + item.chunk_size / kTeam;
   }
   begin = max(begin, first_key);
@@ -189,7 +189,7 @@ struct Loader {
   uint32_t column;  // swizzled, of the lane's first row
   uint32_t scales;
   int lane;
-  int quarter;
+  int share;
   int index;         // of the unit
   int index_stride;  // to the warp's next
   Unit unit;
@@ -211,13 +211,13 @@ struct Loader {
     return key < u.end ? args.page_table[u.sequence * args.page_table_stride + (key >> args.page_shift)] : 0;
   }
   __device__ __forceinline__ void make_next() {
-    next = make_unit<S::kStepKeys>(args, ahead, (index + index_stride) % args.num_kv_heads, quarter);
+    next = make_unit<S::kStepKeys>(args, ahead, (index + index_stride) % args.num_kv_heads, share);
     next_pages = next.is_given ? page_of(next, lane) : 0;
     is_next_made = true;
   }
   __device__ __forceinline__ void start() {
     const DecodeItem item = item_of(index);
-    unit = make_unit<S::kStepKeys>(args, item, index % args.num_kv_heads, quarter);
+    unit = make_unit<S::kStepKeys>(args, item, index % args.num_kv_heads, share);
     known_page = unit.is_given ? page_of(unit, lane) : 0;
     ahead = item_of(index + index_stride);
     is_next_made = false;
@@ -364,8 +364,10 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(Args args) {
   const int block = static_cast<int>(blockIdx.x);
   const int first_unit = block + num_blocks * (args.is_shared ? warp / kTeam : warp);
   const int unit_stride = num_blocks * (args.is_shared ? kWarps / kTeam : kWarps);
-  const int quarter = warp % kTeam;
-  const auto wait_for_team = [&] { asm volatile("bar.sync %0, 128;" ::"r"(1 + warp / kTeam) : "memory"); };
+  const int share = warp % kTeam;
+  const auto wait_for_team = [&] {
+    asm volatile("bar.sync %0, %1;" ::"r"(1 + warp / kTeam), "n"(32 * kTeam) : "memory");
+  };
   const int copied_row = lane / (32 / S::kRowsAtOnce);
   const int copied_part = lane % (32 / S::kRowsAtOnce);
   Loader<C, D> loader{
@@ -374,7 +376,7 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(Args args) {
       .column = static_cast<uint32_t>((copied_part % 8 ^ copied_row) * 16),
       .scales = shared_address(scales),
       .lane = lane,
-      .quarter = quarter,
+      .share = share,
       .index = first_unit,
       .index_stride = unit_stride};
   loader.start();
@@ -396,7 +398,7 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(Args args) {
   for (int index = first_unit; index < args.num_units; index += unit_stride) {
     const DecodeItem item = args.items[index / args.num_kv_heads];
     if (item.num_chunks == 0) break;  // so are all that follow
-    const Unit unit = make_unit<S::kStepKeys>(args, item, index % args.num_kv_heads, quarter);
+    const Unit unit = make_unit<S::kStepKeys>(args, item, index % args.num_kv_heads, share);
     const int first_head = unit.head * args.group_size;
 
     // ---- Queries; columns beyond the group's heads are zeros
@@ -442,11 +444,11 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(Args args) {
 
     // ---- Keys
     State<D> all;
-    State<D> some;  // of a quarter of the chunk
+    State<D> some;  // of the warp's share of the chunk, or of one after another
     all.clear();
     some.clear();
-    const int steps_of_quarter = item.chunk_size / (kTeam * S::kStepKeys);
-    int steps_left = steps_of_quarter - unit.first_step % steps_of_quarter;
+    const int steps_of_share = item.chunk_size / (kTeam * S::kStepKeys);
+    int steps_left = steps_of_share - unit.first_step % steps_of_share;
     for (int step = 0; step < unit.num_steps; ++step) {
       asm volatile("cp.async.wait_group %0;" ::"n"(S::kStages - 1) : "memory");
       __syncwarp();
@@ -572,14 +574,14 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(Args args) {
       if (--steps_left == 0 || step + 1 == unit.num_steps) {
         merge<D>(all, some);
         some.clear();
-        steps_left = steps_of_quarter;
+        steps_left = steps_of_share;
       }
     }
 
-    // ---- Warps that share a unit: the first adds the others' quarters
+    // ---- Warps that share a unit: the first adds the others' sums
     if (args.is_shared) {
       float* const shared = reinterpret_cast<float*>(ring);
-      if (quarter > 0) {
+      if (share > 0) {
 #pragma unroll
         for (int j = 0; j < D / 16; ++j) {
 #pragma unroll
@@ -592,7 +594,7 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(Args args) {
         }
       }
       wait_for_team();
-      for (int other = 1; other < kTeam && quarter == 0; ++other) {
+      for (int other = 1; other < kTeam && share == 0; ++other) {
         const float* theirs = reinterpret_cast<const float*>(ring + other * kRingBytes);
 #pragma unroll
         for (int j = 0; j < D / 16; ++j) {
@@ -620,7 +622,7 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(Args args) {
     if (item.num_chunks == 1) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        if (2 * t + h >= args.group_size || (args.is_shared && quarter > 0)) continue;
+        if (2 * t + h >= args.group_size || (args.is_shared && share > 0)) continue;
         T* out = static_cast<T*>(args.out) + item.token * args.out_token_stride +
                  (first_head + 2 * t + h) * args.out_head_stride;
         const float factor = all.weight[h] == 0 ? 0.0f : kFactor / all.weight[h];
@@ -635,7 +637,7 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(Args args) {
 
     // ---- Of several chunks: all are added in ascending order, where few units run by the team that ends last
     const int64_t first_slot = int64_t{item.sequence} * kMaxDecodeChunks;
-    if (!args.is_shared || quarter == 0) {
+    if (!args.is_shared || share == 0) {
       const int num_all_chunks = (item.length + item.chunk_size - 1) / item.chunk_size;
       const int chunk_slot = item.chunk - (num_all_chunks - item.num_chunks);
 #pragma unroll
@@ -655,7 +657,7 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(Args args) {
     __syncwarp();
     int32_t num_done = 0;
     int32_t* const counter = args.counters + int64_t{item.sequence} * args.num_kv_heads + unit.head;
-    if (lane == 0 && quarter == 0) {
+    if (lane == 0 && share == 0) {
       // Releases what the warp has stored before the barrier, and acquires what others released.
       asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;" : "=r"(num_done) : "l"(counter) : "memory");
       if (num_done == item.num_chunks - 1) *counter = 0;
@@ -663,7 +665,7 @@ __global__ void __launch_bounds__(kThreads, 1) decode_kernel(Args args) {
     }
     wait_for_team();
     if (num_done_of_team[warp / kTeam] != item.num_chunks - 1) continue;
-    for (int head = quarter; head < args.group_size; head += kTeam) {
+    for (int head = share; head < args.group_size; head += kTeam) {
       merge_chunks<T, D>(args, item, first_head + head, lane, S::kIsF8);
     }
   }

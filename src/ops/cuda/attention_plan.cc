@@ -76,27 +76,36 @@ void plan_attention(cudaStream_t stream, CudaAttentionPlan& plan, const Attentio
   for (int s = 0; s < batch.num_sequences; ++s) {
     const size_t i = static_cast<size_t>(s);
     const int num_queries = batch.host_query_starts[i + 1] - batch.host_query_starts[i];
-    const int length = batch.host_context_lengths[i];
     if (num_queries == 1) {
       ++plan.num_decode_sequences;
+    } else if (num_queries > 1) {
+      ++plan.num_prefill_sequences;
+      for (int query = 0; query < num_queries; query += kPrefillTileRows) prefill_items[num_prefill++] = {s, query};
+    }
+  }
+  // Whole chunks first, then what is left over: warps take them in turn, and each gets its share of both.
+  for (const bool takes_whole : {true, false}) {
+    for (int s = 0; s < batch.num_sequences; ++s) {
+      const size_t i = static_cast<size_t>(s);
+      if (batch.host_query_starts[i + 1] - batch.host_query_starts[i] != 1) continue;
+      const int length = batch.host_context_lengths[i];
       int chunk_size = kDecodeChunk;
-      while (ceil_div(length, chunk_size) > kMaxDecodeChunks) chunk_size *= 2;
+      while (ceil_div(length, chunk_size) > kUsualDecodeChunks) chunk_size *= 2;
       const int first_key = plan.geometry.window > 0 ? std::max(0, length - plan.geometry.window) : 0;
       const int first_chunk = first_key / chunk_size;
       const int num_chunks = ceil_div(length, chunk_size) - first_chunk;
       plan.has_several_chunks |= num_chunks > 1;
-      for (int chunk = 0; chunk < num_chunks; ++chunk) {
+      for (int chunk = first_chunk; chunk < first_chunk + num_chunks; ++chunk) {
+        const bool is_whole = chunk * chunk_size >= first_key && (chunk + 1) * chunk_size <= length;
+        if (is_whole != takes_whole) continue;
         decode_items[num_decode++] = {.sequence = s,
-                                      .chunk = first_chunk + chunk,
+                                      .chunk = chunk,
                                       .num_chunks = num_chunks,
                                       .chunk_size = chunk_size,
                                       .token = batch.host_query_starts[i],
                                       .length = length,
                                       .unused = {}};
       }
-    } else if (num_queries > 1) {
-      ++plan.num_prefill_sequences;
-      for (int query = 0; query < num_queries; query += kPrefillTileRows) prefill_items[num_prefill++] = {s, query};
     }
   }
   // Tiles that see most keys first: the short ones fill the gaps at the end.

@@ -103,8 +103,7 @@ __device__ __forceinline__ float2 load_of_block(uint32_t address, int rank) {
       "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %2, %3;\nld.shared::cluster.v2.f32 {%0, %1}, "
       "[remote];\n}\n"
       : "=f"(x.x), "=f"(x.y)
-      : "r"(address), "r"(rank)
-      : "memory");
+      : "r"(address), "r"(rank));
   return x;
 }
 

@@ -81,6 +81,14 @@ __device__ __forceinline__ float activate(Gate gate, float x) {
   return 0.5f * x * (1.0f + tanhf(kSqrtTwoOverPi * (x + 0.044715f * x * x * x)));
 }
 
+// Elements `index` and the one behind it; index is even.
+__device__ __forceinline__ float2 load_pair(const void* data, DType dtype, int64_t index) {
+  if (dtype == DType::kF32) return *reinterpret_cast<const float2*>(static_cast<const float*>(data) + index);
+  const uint32_t pair = *reinterpret_cast<const uint32_t*>(static_cast<const uint16_t*>(data) + index);
+  if (dtype == DType::kBF16) return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&pair));
+  return __half22float2(*reinterpret_cast<const __half2*>(&pair));
+}
+
 template <typename W, int N>
 __global__ void __launch_bounds__(kThreads, 2)
     few_tokens_kernel(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map, Args args) {
@@ -219,12 +227,35 @@ __global__ void __launch_bounds__(kThreads, 2)
     const uint32_t shared_sums = shared_address(ring);
     const int share = outputs_of_tile / num_parts;
     const int num_pairs = share / 2;
-    for (int i = static_cast<int>(threadIdx.x); i < args.num_tokens * num_pairs; i += kConsumers) {
-      const int token = i / num_pairs;
-      const int row = part * share + i % num_pairs * 2;
-      const int output = first_output + row;
-      if (output >= args.num_outputs) continue;
-      const auto sum_of = [&](int weight_row, int weight_output) {
+    // A thread has one pair of outputs, of every so many-th token.
+    const int row = part * share + static_cast<int>(threadIdx.x) % num_pairs * 2;
+    const int output = first_output + row;
+    const int stride = kConsumers / num_pairs;
+    const int num_tokens = output < args.num_outputs ? args.num_tokens : 0;
+    float2 w_scale[2] = {{1, 1}, {1, 1}};  // of the output, and of what it gates
+    float2 bias[2] = {{0, 0}, {0, 0}};
+    if (num_tokens > 0) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (i == 1 && !is_gated) break;
+        const int at = output + i * args.num_outputs;
+        if (kIsF8) w_scale[i] = {args.w_scales[at], args.w_scales[at + 1]};
+        if (args.bias != nullptr) bias[i] = {args.bias[at], args.bias[at + 1]};
+      }
+    }
+    constexpr int kAtOnce = 4;  // tokens: what is read of them is asked for together
+    for (int first = static_cast<int>(threadIdx.x) / num_pairs; first < num_tokens; first += kAtOnce * stride) {
+      float x_scale[kAtOnce];
+      float2 residual[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int token = min(first + i * stride, num_tokens - 1);
+        x_scale[i] = kIsF8 ? args.x_scales[token] : 1.0f;
+        residual[i] = {0, 0};
+        if (args.residual != nullptr)
+          residual[i] = load_pair(args.residual, args.y_dtype, token * args.residual_stride + output);
+      }
+      const auto sum_of = [&](int token, int weight_row, int which, float scale) {
         const uint32_t at =
             shared_sums + static_cast<uint32_t>(token * kSumStride + weight_row) * uint32_t{sizeof(float)};
         float2 parts[kMaxParts];  // all are asked for before the first is used
@@ -237,32 +268,27 @@ __global__ void __launch_bounds__(kThreads, 2)
         for (int p = 1; p < kMaxParts; ++p) {
           if (p < num_parts) sum = {sum.x + parts[p].x, sum.y + parts[p].y};
         }
-        if constexpr (kIsF8) {
-          const float scale = args.x_scales[token];
-          sum = {sum.x * args.w_scales[weight_output] * scale, sum.y * args.w_scales[weight_output + 1] * scale};
-        }
-        if (args.bias != nullptr) {
-          sum = {sum.x + args.bias[weight_output], sum.y + args.bias[weight_output + 1]};
-        }
-        return sum;
+        return float2{sum.x * (w_scale[which].x * scale) + bias[which].x,
+                      sum.y * (w_scale[which].y * scale) + bias[which].y};
       };
-      float2 sum = sum_of(row, output);
-      if (is_gated) {
-        const float2 up = sum_of(row + kBoxRows, output + args.num_outputs);
-        sum.x = activate(args.gate, round_as(args.y_dtype, sum.x)) * round_as(args.y_dtype, up.x);
-        sum.y = activate(args.gate, round_as(args.y_dtype, sum.y)) * round_as(args.y_dtype, up.y);
-      }
-      if (args.residual != nullptr) {
-        const int64_t at = token * args.residual_stride + output;
-        sum.x += load_as_float(args.residual, args.y_dtype, at);
-        sum.y += load_as_float(args.residual, args.y_dtype, at + 1);
-      }
-      const int64_t at = token * args.y_stride + output;
-      if (args.y_dtype == DType::kF32) {
-        *reinterpret_cast<float2*>(static_cast<float*>(args.y) + at) = sum;
-      } else {
-        *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(args.y) + at) =
-            args.y_dtype == DType::kBF16 ? pack_pair<bf16>(sum.x, sum.y) : pack_pair<f16>(sum.x, sum.y);
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int token = first + i * stride;
+        if (token >= num_tokens) break;
+        float2 sum = sum_of(token, row, 0, x_scale[i]);
+        if (is_gated) {
+          const float2 up = sum_of(token, row + kBoxRows, 1, x_scale[i]);
+          sum.x = activate(args.gate, round_as(args.y_dtype, sum.x)) * round_as(args.y_dtype, up.x);
+          sum.y = activate(args.gate, round_as(args.y_dtype, sum.y)) * round_as(args.y_dtype, up.y);
+        }
+        sum = {sum.x + residual[i].x, sum.y + residual[i].y};
+        const int64_t at = token * args.y_stride + output;
+        if (args.y_dtype == DType::kF32) {
+          *reinterpret_cast<float2*>(static_cast<float*>(args.y) + at) = sum;
+        } else {
+          *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(args.y) + at) =
+              args.y_dtype == DType::kBF16 ? pack_pair<bf16>(sum.x, sum.y) : pack_pair<f16>(sum.x, sum.y);
+        }
       }
     }
   }
