@@ -241,7 +241,7 @@ class BenchServeTest(unittest.TestCase):
         self.assertEqual((none_good["num_good"], none_good["request_throughput"]), (0, 0))
         self.assertNotIn("goodput", self.json("-n", 1, "--output-len", 1))
         for wrong in ("ttft", "ttft:", "ttft:-1", "ttft:x", "speed:1"):
-            self.assertIn("--goodput", self.bench("-n", 1, "--goodput", wrong, code=1).stderr)
+            self.assertIn("--goodput", self.bench("-n", 1, "--goodput", wrong, code=2).stderr)
 
     def test_data_sets_of_three_forms(self):
         records = [{"prompt": "one", "output_len": 2}, {"conversations": [{"from": "human", "value": "two"}, {"from": "gpt", "value": "x"}]},

@@ -157,11 +157,13 @@ class StartTest(unittest.TestCase):
             self.assertIn(b"being loaded", body)
 
     def test_what_is_wrong_is_said(self):
-        for flags, word in [(["--port", str(SERVER.port)], "in use"), (["--tls-cert", MODEL, "--tls-key", MODEL, "--port", "0"], "certificate"),
-                            (["--allowed-origins", "example", "--port", "0"], "origin"),
-                            (["--host", "no.such.host.invalid", "--port", "0"], "--host")]:
+        for flags, code, word in [(["--port", str(SERVER.port)], 1, "in use"),
+                                  (["--tls-cert", MODEL, "--tls-key", MODEL, "--port", "0"], 1, "certificate"),
+                                  (["--tls-cert", MODEL, "--port", "0"], 2, "--tls-key"),
+                                  (["--allowed-origins", "example", "--port", "0"], 2, "origin"),
+                                  (["--host", "no.such.host.invalid", "--port", "0"], 1, "--host")]:
             result = subprocess.run([QUIRE, "serve", MODEL, *flags], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
-            self.assertEqual(result.returncode, 1, result.stdout)
+            self.assertEqual(result.returncode, code, result.stdout)
             self.assertIn(word, result.stdout.decode())
 
     def test_models(self):

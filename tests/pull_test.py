@@ -49,8 +49,8 @@ class PullTest(unittest.TestCase):
     def pull(self, name, **environment):
         return pathlib.Path(self.run_quire("pull", name, **environment).stdout.strip())
 
-    def error(self, name, **environment):
-        result = self.run_quire("pull", name, code=1, **environment)
+    def error(self, name, code=1, **environment):
+        result = self.run_quire("pull", name, code=code, **environment)
         self.assertEqual(result.stdout, "")
         return result.stderr
 
@@ -238,7 +238,7 @@ class PullTest(unittest.TestCase):
         self.assertIn("gated", self.error("org/m-GGUF", HF_TOKEN="bad"))
         self.assertEqual(self.pull("org/m-GGUF", HF_TOKEN="good").read_bytes(), WEIGHTS)
         for name in ("justaname", "a/b/c", "../x", "org/", "org/m:", "org/m@", "org/m:../x"):
-            self.assertIn("no name on a hub", self.error(name))
+            self.assertIn("no name on a hub", self.error(name, code=2))
 
     def test_the_token_comes_from_a_file_too_and_goes_to_the_hub_alone(self):
         self.add_gguf(gated=True)
