@@ -101,30 +101,61 @@ struct AttentionKernels {
 
   // ---- Loading K and V from pages ----------------------------------------------------------------------------------
 
-  // How elements of the cache become floats: sixteen, or the first `count` of them and zeros.
+  // How elements of the cache become floats: sixteen, or the first `count` of them and zeros. A square is sixteen
+  // neighbouring elements of sixteen rows (`count` of them, the rest of no meaning), turned around: column k holds
+  // element k of each row.
   struct F32Format {
     using Element = float;
+    struct Square {
+      float columns[256];
+    };
     static Vec load(const float* p) { return Lanes::load(p); }
     static Vec load(const float* p, int count) { return Lanes::load(p, count); }
+    [[gnu::always_inline]] static void load_square(const float* const (&rows)[16], int d, int count, Square& square) {
+      Vec vectors[16];
+      for (int i = 0; i < 16; ++i) vectors[i] = count == 16 ? load(rows[i] + d) : load(rows[i] + d, count);
+      Lanes::store_transposed(vectors, square.columns, count);
+    }
+    static Vec column(const Square& square, int k) { return Lanes::load(square.columns + k * 16); }
   };
-  static const uint16_t* copy_part(const uint16_t* p, int count, uint16_t (&part)[16]) {
-    for (int i = 0; i < 16; ++i) part[i] = i < count ? p[i] : uint16_t{0};
-    return part;
-  }
-  struct F16Format {
+  // Those of 16 bits are turned around first, which moves half as many bytes.
+  struct HalvesFormat {
     using Element = uint16_t;
-    static Vec load(const uint16_t* p) { return Lanes::load_f16(p); }
-    static Vec load(const uint16_t* p, int count) {
-      uint16_t part[16];
-      return Lanes::load_f16(copy_part(p, count, part));
+    struct Square {
+      typename Lanes::Halves columns[16];
+    };
+    struct Part {
+      uint16_t numbers[16];
+    };
+    static Part copy_part(const uint16_t* p, int count) {
+      Part part;
+      for (int i = 0; i < 16; ++i) part.numbers[i] = i < count ? p[i] : uint16_t{0};
+      return part;
+    }
+    [[gnu::always_inline]] static void load_square(const uint16_t* const (&rows)[16], int d, int count,
+                                                   Square& square) {
+      if (count == 16) return Lanes::load_transposed(rows, d, square.columns);
+      Part parts[16];
+      const uint16_t* part_rows[16];
+      for (int i = 0; i < 16; ++i) {
+        parts[i] = copy_part(rows[i] + d, count);
+        part_rows[i] = parts[i].numbers;
+      }
+      Lanes::load_transposed(part_rows, 0, square.columns);
     }
   };
-  struct BF16Format {
-    using Element = uint16_t;
+  struct F16Format : HalvesFormat {
+    static Vec load(const uint16_t* p) { return Lanes::load_f16(p); }
+    static Vec load(const uint16_t* p, int count) { return Lanes::load_f16(HalvesFormat::copy_part(p, count).numbers); }
+    static Vec column(const typename HalvesFormat::Square& square, int k) { return Lanes::from_f16(square.columns[k]); }
+  };
+  struct BF16Format : HalvesFormat {
     static Vec load(const uint16_t* p) { return Lanes::load_bf16(p); }
     static Vec load(const uint16_t* p, int count) {
-      uint16_t part[16];
-      return Lanes::load_bf16(copy_part(p, count, part));
+      return Lanes::load_bf16(HalvesFormat::copy_part(p, count).numbers);
+    }
+    static Vec column(const typename HalvesFormat::Square& square, int k) {
+      return Lanes::from_bf16(square.columns[k]);
     }
   };
 
@@ -179,16 +210,15 @@ struct AttentionKernels {
         ++next_position;
       }
       float* out = unit.k + int64_t{panel} * head_dim * 16;
-      Vec square[16];
+      const auto turn_around = [&](int d, int count) __attribute__((always_inline)) {
+        typename Format::Square square;
+        Format::load_square(rows, d, count, square);
+#pragma GCC unroll 16
+        for (int k = 0; k < count; ++k) Lanes::store(out + (d + k) * 16, Format::column(square, k));
+      };
       int d = 0;
-      for (; d + 16 <= head_dim; d += 16) {
-        for (int i = 0; i < 16; ++i) square[i] = Format::load(rows[i] + d);
-        Lanes::store_transposed(square, out + d * 16, 16);
-      }
-      if (d < head_dim) {
-        for (int i = 0; i < 16; ++i) square[i] = Format::load(rows[i] + d, head_dim - d);
-        Lanes::store_transposed(square, out + d * 16, head_dim - d);
-      }
+      for (; d + 16 <= head_dim; d += 16) turn_around(d, 16);
+      if (d < head_dim) turn_around(d, head_dim - d);
     }
   }
 
@@ -358,9 +388,15 @@ struct AttentionKernels {
       for (int key = 0; key < kChunk; ++key) offsets[key] = offsets[kChunk + key];
     }
     const int end = static_cast<int>(smaller(2 * kChunk, chunk.fetch_end - chunk.first_position));
-    if (first < end) {
-      PageWalk walk(unit, chunk.first_position + first);
-      for (int key = first; key < end; ++key, walk.advance()) offsets[key] = walk.offset();
+    // A page at a time: its rows are neighbours.
+    const PagedKv& kv = unit.inputs.kv;
+    const int64_t head_offset = unit.item.kv_head * kv.head_stride;
+    for (int key = first; key < end;) {
+      const int64_t page = (chunk.first_position + key) / kv.page_size;
+      const int64_t token = (chunk.first_position + key) % kv.page_size;
+      const int run_end = static_cast<int>(smaller(end, key + kv.page_size - token));
+      int64_t offset = unit.pages[page] * kv.page_stride + token * kv.token_stride + head_offset;
+      for (; key < run_end; ++key, offset += kv.token_stride) offsets[key] = offset;
     }
     // Asking again for what is there costs next to nothing.
     for (int64_t key = larger(end, kChunk); key < 2 * kChunk; ++key) offsets[key] = offsets[chunk.key_begin];
@@ -376,28 +412,29 @@ struct AttentionKernels {
       for (int i = 0; i < 16; ++i) {
         const bool is_seen = chunk.key_begin <= panel + i && panel + i < chunk.key_end;
         rows[i] = is_seen ? cache + unit.offsets[panel + i] : reinterpret_cast<const Element*>(unit.zeros);
-        if (is_seen) prefetch_row(cache + unit.offsets[kChunk + panel + i], head_dim);
       }
       Vec sums[kRows];
 #pragma GCC unroll 12
       for (int r = 0; r < kRows; ++r) sums[r] = Lanes::set(0.0f);
       const auto add_columns = [&](int d, int count) __attribute__((always_inline)) {
-        Vec square[16];
-        for (int i = 0; i < 16; ++i) {
-          square[i] = count == 16 ? Format::load(rows[i] + d) : Format::load(rows[i] + d, count);
-        }
-        float columns[256];
-        Lanes::store_transposed(square, columns, count);
+        typename Format::Square square;
+        Format::load_square(rows, d, count, square);
         const float* q = unit.q + d * kRows;
-#pragma GCC unroll 4
+#pragma GCC unroll 16
         for (int k = 0; k < count; ++k) {
-          const Vec column = Lanes::load(columns + k * 16);
+          const Vec column = Format::column(square, k);
 #pragma GCC unroll 12
           for (int r = 0; r < kRows; ++r) sums[r] = Lanes::fma(Lanes::set(q[k * kRows + r]), column, sums[r]);
         }
       };
+      // The next chunk's rows are asked for evenly: all at once they would hold up the loads of these.
+      const int64_t* next_rows = unit.offsets + kChunk + panel;
+      int next = 0;
       int d = 0;
-      for (; d + 16 <= head_dim; d += 16) add_columns(d, 16);
+      for (; d + 16 <= head_dim; d += 16) {
+        for (; next < 16 && next * head_dim < (d + 16) * 16; ++next) prefetch_row(cache + next_rows[next], head_dim);
+        add_columns(d, 16);
+      }
       if (d < head_dim) add_columns(d, head_dim - d);
 #pragma GCC unroll 12
       for (int r = 0; r < kRows; ++r) Lanes::store(unit.scores + r * kChunk + panel, sums[r]);

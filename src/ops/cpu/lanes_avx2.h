@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "ops/cpu/lanes_x86_halves.h"
+
 namespace quire::cpu {
 namespace {
 
@@ -62,6 +64,16 @@ struct Avx2Lanes {
   static void store_bf16(uint16_t* p, const Vec& v) {
     const __m256i packed = _mm256_packus_epi32(to_bf16(v.low), to_bf16(v.high));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xd8));
+  }
+  using Halves = X86Halves;
+  static void load_transposed(const uint16_t* const (&rows)[16], int64_t offset, Halves (&out)[16]) {
+    load_transposed_halves(rows, offset, out);
+  }
+  static Vec from_f16(const Halves& h) {
+    return {_mm256_cvtph_ps(_mm256_castsi256_si128(h.v)), _mm256_cvtph_ps(_mm256_extracti128_si256(h.v, 1))};
+  }
+  static Vec from_bf16(const Halves& h) {
+    return {from_bf16(_mm256_castsi256_si128(h.v)), from_bf16(_mm256_extracti128_si256(h.v, 1))};
   }
   static Vec load_doubled(const float* p) {
     const __m256 v = _mm256_loadu_ps(p);

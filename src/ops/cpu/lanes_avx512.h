@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "ops/cpu/lanes_x86_halves.h"
+
 namespace quire::cpu {
 namespace {
 
@@ -49,6 +51,14 @@ struct Avx512Lanes {
     const __mmask16 is_nan = _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
                         _mm512_cvtepi32_epi16(_mm512_mask_blend_epi32(is_nan, rounded, quiet_nan)));
+  }
+  using Halves = X86Halves;
+  static void load_transposed(const uint16_t* const (&rows)[16], int64_t offset, Halves (&out)[16]) {
+    load_transposed_halves(rows, offset, out);
+  }
+  static Vec from_f16(const Halves& h) { return {_mm512_cvtph_ps(h.v)}; }
+  static Vec from_bf16(const Halves& h) {
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h.v), 16))};
   }
   static Vec load_doubled(const float* p) {
     const __m512i indices = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);

@@ -52,6 +52,17 @@ struct ScalarLanes {
   static void store_bf16(uint16_t* p, const Vec& v) {
     for (int i = 0; i < 16; ++i) p[i] = f32_to_bf16(v.lane[i]);
   }
+  // Sixteen 16-bit floats as they are. load_transposed: out[k] holds number offset + k of each row.
+  struct Halves {
+    uint16_t lane[16];
+  };
+  static void load_transposed(const uint16_t* const (&rows)[16], int64_t offset, Halves (&out)[16]) {
+    for (int k = 0; k < 16; ++k) {
+      for (int i = 0; i < 16; ++i) out[k].lane[i] = rows[i][offset + k];
+    }
+  }
+  static Vec from_f16(const Halves& h) { return load_f16(h.lane); }
+  static Vec from_bf16(const Halves& h) { return load_bf16(h.lane); }
   // 8 numbers, each in two neighbouring lanes.
   static Vec load_doubled(const float* p) {
     return make([&](int i) { return p[i / 2]; });
