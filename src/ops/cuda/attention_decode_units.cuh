@@ -1,0 +1,225 @@
+// Decode attention's units of work, and how their pages come into shared memory: see attention_decode.cu. Included by
+// it and by attention_decode_state.cuh alone.
+#pragma once
+
+#include <type_traits>
+
+#include "ops/cuda/attention.h"
+#include "ops/cuda/device_dtype.cuh"
+#include "ops/cuda/launch.cuh"
+
+namespace quire::cuda::decode {
+
+constexpr int kWarps = 8;
+constexpr int kThreads = 32 * kWarps;
+constexpr int kTeam = 8;                // warps that share a unit where there are few, and shares of a chunk
+constexpr int kKeys = 16;               // a tile: they stand in one page
+constexpr int kHeads = 8;               // columns of a product: at most so many query heads a KV head
+constexpr int kBoxBytes = kKeys * 128;  // 128 bytes of each key, in 16-byte parts that are swizzled
+constexpr int kRingBytes = 24 * 1024;   // a warp: twice what covers the latency of memory at full speed
+constexpr float kLog2e = 1.4426950408889634f;
+// Weights times scales of V are f16: times 256, those of usual models lie far from its smallest numbers.
+constexpr float kValueBoost = 256.0f;
+constexpr float kLargestF16 = 65504.0f;
+
+struct F8 {};  // the cache holds e4m3
+
+struct Args {
+  const void* q;
+  int64_t q_token_stride;
+  int64_t q_head_stride;
+  void* out;
+  int64_t out_token_stride;
+  int64_t out_head_stride;
+  const char* k;
+  const char* v;
+  int64_t page_bytes;  // between pages, and between heads
+  int64_t head_bytes;
+  const uint16_t* k_scales;  // bf16, of an e4m3 cache
+  const uint16_t* v_scales;
+  int64_t scale_page_stride;
+  int page_shift;  // log2 of the page size
+  int num_kv_heads;
+  int group_size;  // query heads a KV head
+  int num_heads;
+  const DecodeItem* items;
+  int num_units;
+  bool is_shared;  // all warps of a block a unit
+  const int32_t* page_table;
+  int64_t page_table_stride;
+  float scale;  // times log2(e), unless there is a soft cap
+  float soft_cap;
+  int window;
+  float* partial_sums;
+  float* partial_stats;
+  int32_t* counters;
+};
+
+template <typename C, int D>
+struct Shape {
+  static constexpr bool kIsF8 = std::is_same_v<C, F8>;
+  static constexpr int kRowBytes = D * (kIsF8 ? 1 : 2);
+  static constexpr int kBoxes = kRowBytes / 128;       // of K, and as many of V
+  static constexpr int kRowsAtOnce = 512 / kRowBytes;  // that a warp copies with one instruction
+  static constexpr int kTileBytes = kBoxes * kBoxBytes;
+  static constexpr int kTiles = kIsF8 ? 2 : 1;  // a step
+  static constexpr int kStepKeys = kTiles * kKeys;
+  static constexpr int kStageBytes = 2 * kTiles * kTileBytes;  // K of all tiles, then V
+  static constexpr int kStages = kRingBytes / kStageBytes;
+  static constexpr int kScaleBytes = kIsF8 ? 2 * kStepKeys * 2 : 0;  // of K, then of V
+  static constexpr int kSharedBytes = kWarps * (kRingBytes + kStages * kScaleBytes);
+};
+
+// The keys that one warp takes of a unit.
+struct Unit {
+  int sequence;
+  int head;    // KV head
+  int length;  // keys of the sequence
+  int begin;   // keys [begin, end), in steps at multiples of their size
+  int end;
+  int first_step;
+  int num_steps;
+  bool is_given;
+};
+
+template <int StepKeys>
+__device__ __forceinline__ Unit make_unit(const Args& args, const DecodeItem& item, int head, int share) {
+  const int first_key = args.window > 0 ? max(0, item.length - args.window) : 0;
+  int begin = item.chunk * item.chunk_size;
+  int end = begin + item.chunk_size;
+  if (args.is_shared) {
+    begin += share * (item.chunk_size / kTeam);
+    end = begin + item.chunk_size / kTeam;
+  }
+  begin = max(begin, first_key);
+  end = max(begin, min(end, item.length));
+  const int first_step = begin / StepKeys;
+  return {.sequence = item.sequence,
+          .head = head,
+          .length = item.length,
+          .begin = begin,
+          .end = end,
+          .first_step = first_step,
+          .num_steps = end > begin ? (end + StepKeys - 1) / StepKeys - first_step : 0,
+          .is_given = item.num_chunks > 0};
+}
+
+__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// 16 bytes that are read once, past the first cache; zeros where they are not wanted.
+__device__ __forceinline__ void copy_16(uint32_t target, const void* source, bool is_wanted = true) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(target), "l"(source),
+               "r"(is_wanted ? 16 : 0)
+               : "memory");
+}
+
+// Asks for one step after another of the warp's units. All lanes.
+template <typename C, int D>
+struct Loader {
+  using S = Shape<C, D>;
+  const Args& args;
+  uint32_t ring;    // shared memory, with the lane's place in a tile
+  uint32_t column;  // swizzled, of the lane's first row
+  uint32_t scales;
+  int lane;
+  int share;
+  int index;         // of the unit
+  int index_stride;  // to the warp's next
+  Unit unit;
+  int step = 0;  // of the unit, next
+  int stage = 0;
+  int known_page;    // lane i: of the unit's tile i, or 32, 64 .. more
+  DecodeItem ahead;  // of the unit behind
+  Unit next;
+  int next_pages;
+  bool is_next_made;
+  bool has_waited = false;  // for the kernel before
+
+  __device__ __forceinline__ DecodeItem item_of(int i) const {
+    DecodeItem none = {};
+    return i < args.num_units ? args.items[i / args.num_kv_heads] : none;
+  }
+  __device__ __forceinline__ int page_of(const Unit& u, int tile) const {
+    const int key = u.first_step * S::kStepKeys + tile * kKeys;
+    return key < u.end ? args.page_table[u.sequence * args.page_table_stride + (key >> args.page_shift)] : 0;
+  }
+  __device__ __forceinline__ void make_next() {
+    next = make_unit<S::kStepKeys>(args, ahead, (index + index_stride) % args.num_kv_heads, share);
+    next_pages = next.is_given ? page_of(next, lane) : 0;
+    is_next_made = true;
+  }
+  __device__ __forceinline__ void start() {
+    const DecodeItem item = item_of(index);
+    unit = make_unit<S::kStepKeys>(args, item, index % args.num_kv_heads, share);
+    known_page = unit.is_given ? page_of(unit, lane) : 0;
+    ahead = item_of(index + index_stride);
+    is_next_made = false;
+  }
+  template <bool IsPartial>
+  __device__ __forceinline__ void copy_tile(uint32_t target, const char* source, int begin, int end) const {
+    constexpr int R = S::kRowsAtOnce;
+#pragma unroll
+    for (int i = 0; i < kKeys / R; ++i) {
+      const int key = R * i + lane / (32 / R);
+      copy_16(target + i * R * 128 + (column ^ static_cast<uint32_t>(R * i % 8 * 16)), source + i * 512,
+              !IsPartial || (begin <= key && key < end));
+    }
+  }
+  // One group of copies, empty where all is asked for.
+  __device__ __forceinline__ void issue() {
+    while (unit.is_given && step == unit.num_steps) {
+      if (!is_next_made) make_next();
+      index += index_stride;
+      unit = next;
+      known_page = next_pages;
+      step = 0;
+      ahead = item_of(index + index_stride);
+      is_next_made = false;
+    }
+    if (unit.is_given) {
+      if (step > 0) {
+        if (!is_next_made) make_next();  // its item has come meanwhile
+        if (step * S::kTiles % 32 == 0) known_page = page_of(unit, step * S::kTiles + lane);
+      }
+      const int first_key = (unit.first_step + step) * S::kStepKeys;
+      if (!has_waited && first_key + S::kStepKeys >= unit.length) {  // its token is written by the kernel before
+        wait_for_previous();
+        has_waited = true;
+      }
+#pragma unroll
+      for (int tile = 0; tile < S::kTiles; ++tile) {
+        const int64_t page = __shfl_sync(0xffffffffu, known_page, (step * S::kTiles + tile) % 32);
+        const int key = first_key + tile * kKeys;
+        const int row = key & ((1 << args.page_shift) - 1);
+        const int64_t offset = page * args.page_bytes + unit.head * args.head_bytes + row * S::kRowBytes + lane * 16;
+        const uint32_t target = ring + static_cast<uint32_t>(stage * S::kStageBytes + tile * S::kTileBytes);
+        const int begin = unit.begin - key;
+        const int end = unit.end - key;
+        if (begin <= 0 && end >= kKeys) {
+          copy_tile<false>(target, args.k + offset, begin, end);
+          copy_tile<false>(target + S::kTiles * S::kTileBytes, args.v + offset, begin, end);
+        } else {
+          // Slots outside may hold NaN, which times a weight of zero is NaN.
+          copy_tile<true>(target, args.k + offset, begin, end);
+          copy_tile<true>(target + S::kTiles * S::kTileBytes, args.v + offset, begin, end);
+        }
+        if constexpr (S::kIsF8) {
+          if (lane < 4) {
+            const uint16_t* source = (lane < 2 ? args.k_scales : args.v_scales) + page * args.scale_page_stride +
+                                     (unit.head << args.page_shift) + row + lane % 2 * 8;
+            copy_16(scales + static_cast<uint32_t>(stage * S::kScaleBytes + lane / 2 * S::kStepKeys * 2 +
+                                                   tile * kKeys * 2 + lane % 2 * 16),
+                    source);
+          }
+        }
+      }
+      ++step;
+      stage = stage + 1 == S::kStages ? 0 : stage + 1;
+    }
+    asm volatile("cp.async.commit_group;" ::: "memory");
+  }
+};
+
+}  // namespace quire::cuda::decode
