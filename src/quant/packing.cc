@@ -56,7 +56,10 @@ void read_32_nibble_pairs(const uint8_t* packed, uint8_t* codes) {
   }
 }
 
-void read_block(FormatId format, const uint8_t* block, uint8_t* codes, RowScales& scales) {
+// Inlined where the format is known, as are the functions below that write what it read: of the switch and of the
+// planes only those of the format are left.
+[[gnu::always_inline]] inline void read_block(FormatId format, const uint8_t* block, uint8_t* codes,
+                                              RowScales& scales) {
   switch (format) {
     case FormatId::kQ4_0:
     case FormatId::kIQ4_NL:
@@ -148,7 +151,7 @@ void read_block(FormatId format, const uint8_t* block, uint8_t* codes, RowScales
 
 // Codes of one lane's tile into its planes; `codes` are 8 groups of 4. `tile` points at the lane's four bytes of the
 // tile's first 64-byte vector.
-void write_lane_codes(int code_bits, const uint8_t* codes, uint8_t* tile) {
+[[gnu::always_inline]] inline void write_lane_codes(int code_bits, const uint8_t* codes, uint8_t* tile) {
   uint32_t groups[kGroupsPerTile];
   std::memcpy(groups, codes, sizeof(groups));
   const auto store = [tile](int vector, uint32_t word) { std::memcpy(tile + 64 * vector, &word, sizeof(word)); };
@@ -179,7 +182,8 @@ void write_lane_codes(int code_bits, const uint8_t* codes, uint8_t* tile) {
   }
 }
 
-void write_lane_scales(const PanelFormat& panel, const RowScales& scales, int lane, uint8_t* block) {
+[[gnu::always_inline]] inline void write_lane_scales(const PanelFormat& panel, const RowScales& scales, int lane,
+                                                     uint8_t* block) {
   const auto store_half = [&](int row, uint16_t half) {
     std::memcpy(block + 32 * row + 2 * lane, &half, sizeof(half));
   };
@@ -212,7 +216,6 @@ void write_lane_scales(const PanelFormat& panel, const RowScales& scales, int la
 
 // What packing a panel needs to know of its weight.
 struct Source {
-  FormatId format;
   const uint8_t* rows;  // of the expert
   int64_t row_bytes;
   int64_t n;
@@ -220,28 +223,33 @@ struct Source {
 };
 
 template <typename Element>
-void pack_float_panel(const Source& source, int64_t first_row, uint8_t* out) {
+void pack_float_panel(const Source& source, int64_t first_row, uint8_t* out, uint8_t*) {
   const int num_lanes = static_cast<int>(std::min<int64_t>(kPanelLanes, source.n - first_row));
-  for (int lane = 0; lane < num_lanes; ++lane) {
-    const uint8_t* row = source.rows + (first_row + lane) * source.row_bytes;
-    for (int64_t k = 0; k < source.k; ++k) {
-      std::memcpy(out + (k * kPanelLanes + lane) * static_cast<int64_t>(sizeof(Element)),
-                  row + k * static_cast<int64_t>(sizeof(Element)), sizeof(Element));
+  constexpr int64_t kElementBytes = sizeof(Element);
+  constexpr int64_t kBlock = 64;  // what is written stays in the first-level cache until all lanes are there
+  for (int64_t first_k = 0; first_k < source.k; first_k += kBlock) {
+    const int64_t end_k = std::min(source.k, first_k + kBlock);
+    for (int lane = 0; lane < num_lanes; ++lane) {
+      const uint8_t* row = source.rows + (first_row + lane) * source.row_bytes;
+      for (int64_t k = first_k; k < end_k; ++k) {
+        std::memcpy(out + (k * kPanelLanes + lane) * kElementBytes, row + k * kElementBytes, sizeof(Element));
+      }
     }
   }
 }
 
+template <FormatId kFormat>
 void pack_integer_panel(const Source& source, int64_t first_row, uint8_t* codes_out, uint8_t* scales_out) {
-  const PanelFormat panel = panel_format(source.format);
-  const QuantFormat& quant = quant_format(source.format);
+  constexpr PanelFormat panel = panel_format(kFormat);
+  constexpr QuantFormat quant = quant_format(kFormat);
+  constexpr int tiles_per_block = quant.values_per_block / kTileK;
   const int num_lanes = static_cast<int>(std::min<int64_t>(kPanelLanes, source.n - first_row));
   const int64_t num_blocks = source.k / quant.values_per_block;
-  const int tiles_per_block = quant.values_per_block / kTileK;
   for (int64_t b = 0; b < num_blocks; ++b) {
     for (int lane = 0; lane < num_lanes; ++lane) {
       uint8_t codes[256];
       RowScales scales;
-      read_block(source.format, source.rows + (first_row + lane) * source.row_bytes + b * quant.bytes_per_block, codes,
+      read_block(kFormat, source.rows + (first_row + lane) * source.row_bytes + b * quant.bytes_per_block, codes,
                  scales);
       for (int t = 0; t < tiles_per_block; ++t) {
         write_lane_codes(panel.code_bits, codes + kTileK * t,
@@ -250,6 +258,44 @@ void pack_integer_panel(const Source& source, int64_t first_row, uint8_t* codes_
       write_lane_scales(panel, scales, lane, scales_out + b * panel.scale_block_bytes);
     }
   }
+}
+
+using PackPanel = void (*)(const Source& source, int64_t first_row, uint8_t* codes_out, uint8_t* scales_out);
+
+PackPanel pack_panel_of(FormatId format) {
+  switch (format) {
+    case FormatId::kF32:
+      return pack_float_panel<uint32_t>;
+    case FormatId::kF16:
+    case FormatId::kBF16:
+      return pack_float_panel<uint16_t>;
+    case FormatId::kQ4_0:
+      return pack_integer_panel<FormatId::kQ4_0>;
+    case FormatId::kQ4_1:
+      return pack_integer_panel<FormatId::kQ4_1>;
+    case FormatId::kQ5_0:
+      return pack_integer_panel<FormatId::kQ5_0>;
+    case FormatId::kQ5_1:
+      return pack_integer_panel<FormatId::kQ5_1>;
+    case FormatId::kQ8_0:
+      return pack_integer_panel<FormatId::kQ8_0>;
+    case FormatId::kQ2_K:
+      return pack_integer_panel<FormatId::kQ2_K>;
+    case FormatId::kQ3_K:
+      return pack_integer_panel<FormatId::kQ3_K>;
+    case FormatId::kQ4_K:
+      return pack_integer_panel<FormatId::kQ4_K>;
+    case FormatId::kQ5_K:
+      return pack_integer_panel<FormatId::kQ5_K>;
+    case FormatId::kQ6_K:
+      return pack_integer_panel<FormatId::kQ6_K>;
+    case FormatId::kIQ4_NL:
+      return pack_integer_panel<FormatId::kIQ4_NL>;
+    case FormatId::kIQ4_XS:
+      return pack_integer_panel<FormatId::kIQ4_XS>;
+  }
+  CHECK(!"not a format");
+  return nullptr;
 }
 
 // ---- Reading panels back --------------------------------------------------------------------------------------------
@@ -329,6 +375,7 @@ void pack_cpu_panels(ThreadPool& pool, const Weight& weight, std::span<std::byte
   CHECK(weight.parts[0].size() >= weight.num_experts * weight.n * row_bytes);
   CHECK(codes.size() == total.codes);
   CHECK(scales.size() == total.scales);
+  const PackPanel pack_panel = pack_panel_of(weight.format);
   const int64_t panels_per_expert = num_panels(weight.n);
   const uint8_t* rows = reinterpret_cast<const uint8_t*>(weight.parts[0].data());
   uint8_t* codes_out = reinterpret_cast<uint8_t*>(codes.data());
@@ -337,20 +384,14 @@ void pack_cpu_panels(ThreadPool& pool, const Weight& weight, std::span<std::byte
     for (int64_t p = range.begin; p < range.end; ++p) {
       const int64_t expert = p / panels_per_expert;
       const int64_t first_row = p % panels_per_expert * kPanelLanes;
-      const Source source{weight.format, rows + expert * weight.n * row_bytes, row_bytes, weight.n, weight.k};
+      const Source source{rows + expert * weight.n * row_bytes, row_bytes, weight.n, weight.k};
       uint8_t* panel_codes = codes_out + p * panel.codes;
       uint8_t* panel_scales = scales_out + p * panel.scales;
       if (first_row + kPanelLanes > weight.n) {  // the lanes that are no outputs
         std::memset(panel_codes, 0, static_cast<size_t>(panel.codes));
         if (panel.scales > 0) std::memset(panel_scales, 0, static_cast<size_t>(panel.scales));
       }
-      if (!quant.is_float) {
-        pack_integer_panel(source, first_row, panel_codes, panel_scales);
-      } else if (quant.bytes_per_block == 4) {
-        pack_float_panel<uint32_t>(source, first_row, panel_codes);
-      } else {
-        pack_float_panel<uint16_t>(source, first_row, panel_codes);
-      }
+      pack_panel(source, first_row, panel_codes, panel_scales);
     }
   });
 }

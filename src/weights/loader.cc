@@ -275,22 +275,35 @@ class LoaderJob {
         return weight;
       }
     }
-    ASSIGN_OR_RETURN(const std::shared_ptr<std::byte> copy, allocate_copy(plan.num_file_bytes));
-    std::byte* out = copy.get();
+    RETURN_IF_ERROR(make_room_for_copy(plan.num_file_bytes));
+    std::byte* out = copy_.get();
     for (int64_t expert = 0; expert < row.num_experts; ++expert) {
       for (const PlannedPiece& piece : plan.pieces) {
         const int64_t skipped_bytes = format.row_bytes(piece.inputs.first);
-        const auto row_bytes = static_cast<size_t>(format.row_bytes(piece.inputs.count));
-        for (int64_t i = 0; i < piece.rows.count; ++i) {
-          const int64_t file_row = expert * piece.num_tensor_rows + piece.rows.first + i;
-          std::memcpy(out, piece.tensor->data.data() + file_row * file_row_bytes + skipped_bytes, row_bytes);
-          out += row_bytes;
+        const int64_t row_bytes = format.row_bytes(piece.inputs.count);
+        const int64_t first_row = expert * piece.num_tensor_rows + piece.rows.first;
+        const std::byte* in = piece.tensor->data.data() + first_row * file_row_bytes + skipped_bytes;
+        const bool is_one_run = row_bytes == file_row_bytes;
+        const int64_t num_runs = is_one_run ? 1 : piece.rows.count;
+        const int64_t run_bytes = is_one_run ? piece.rows.count * row_bytes : row_bytes;
+        for (int64_t i = 0; i < num_runs; ++i, in += file_row_bytes, out += run_bytes) {
+          std::memcpy(out, in, static_cast<size_t>(run_bytes));
         }
       }
     }
-    weight.parts[0] = {copy.get(), static_cast<size_t>(plan.num_file_bytes)};
-    weight.owner = copy;
+    weight.parts[0] = {copy_.get(), static_cast<size_t>(plan.num_file_bytes)};
+    weight.owner = copy_;
     return weight;
+  }
+
+  // The room of the copy before is taken again where nobody holds that one any more: its memory is there already.
+  Status make_room_for_copy(int64_t num_bytes) {
+    if (copy_.use_count() == 1 && num_bytes <= copy_bytes_) return ok_status();
+    copy_.reset();
+    copy_bytes_ = 0;
+    ASSIGN_OR_RETURN(copy_, allocate_copy(num_bytes));
+    copy_bytes_ = num_bytes;
+    return ok_status();
   }
 
   Status load_vector(const PlannedRow& plan) {
@@ -318,6 +331,8 @@ class LoaderJob {
   std::vector<std::string> unsupported_;
   std::vector<std::string> uncut_;
   std::map<WeightKey, Weight> packed_;
+  std::shared_ptr<std::byte> copy_;  // the last weight that had to be copied together
+  int64_t copy_bytes_ = 0;
   LoadProgress progress_;
   LoadedWeights result_;
 };
