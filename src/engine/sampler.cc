@@ -21,32 +21,60 @@ constexpr float kLowestLogprob = -9999.0f;
 
 struct BestLogit {
   float value = kNever;
+  size_t index = 0;       // the first that has it
   bool is_finite = true;  // no NaN, no +infinity, and not minus infinity everywhere
 };
 
-BestLogit find_best(std::span<const float> logits) {
-  // Lanes, so that the compiler may use vectors; the greatest is the same in any order.
+// Lanes, so that the compiler may use vectors; the greatest is the same in any order. Of each block only its greatest
+// is kept, and the block that has the greatest of all is searched once more.
+[[gnu::always_inline]] inline BestLogit find_best_in_blocks(std::span<const float> logits) {
   constexpr size_t kLanes = 16;
-  float bests[kLanes];
+  constexpr size_t kBlock = 1024;
+  BestLogit best;
   float spoils[kLanes] = {};  // 0, or NaN once a NaN or plus infinity came by
-  std::fill(bests, bests + kLanes, kNever);
-  const auto take = [&](size_t lane, float logit) {
-    bests[lane] = logit > bests[lane] ? logit : bests[lane];
-    // 0 * x is 0 for numbers; minus infinity is allowed, and is clamped before.
-    spoils[lane] += 0.0f * (logit < -1e30f ? -1e30f : logit);
-  };
-  size_t i = 0;
-  for (; i + kLanes <= logits.size(); i += kLanes) {
-    for (size_t lane = 0; lane < kLanes; ++lane) take(lane, logits[i + lane]);
+  size_t best_block = 0;
+  for (size_t begin = 0; begin < logits.size(); begin += kBlock) {
+    const size_t end = std::min(logits.size(), begin + kBlock);
+    float bests[kLanes];
+    for (float& lane_best : bests) lane_best = kNever;
+    const auto take = [&](size_t lane, float logit) __attribute__((always_inline)) {
+      bests[lane] = logit > bests[lane] ? logit : bests[lane];
+      // 0 * x is 0 for numbers; minus infinity is allowed, and is clamped before.
+      spoils[lane] += 0.0f * (logit < -1e30f ? -1e30f : logit);
+    };
+    size_t i = begin;
+    for (; i + kLanes <= end; i += kLanes) {
+      for (size_t lane = 0; lane < kLanes; ++lane) take(lane, logits[i + lane]);
+    }
+    for (; i < end; ++i) take(0, logits[i]);
+    float block_best = kNever;
+    for (const float lane_best : bests) block_best = lane_best > block_best ? lane_best : block_best;
+    if (block_best > best.value) {
+      best.value = block_best;
+      best_block = begin;
+    }
   }
-  for (; i < logits.size(); ++i) take(0, logits[i]);
-  float best = kNever;
   float spoil = 0.0f;
-  for (size_t lane = 0; lane < kLanes; ++lane) {
-    best = std::max(best, bests[lane]);
-    spoil += spoils[lane];
+  for (const float lane_spoil : spoils) spoil += lane_spoil;
+  best.is_finite = spoil == 0.0f && best.value > kNever;
+  if (best.is_finite) {
+    best.index = best_block;
+    while (logits[best.index] != best.value) ++best.index;
   }
-  return {best, spoil == 0.0f && best > kNever};
+  return best;
+}
+
+#if defined(__x86_64__)
+[[gnu::target("avx2")]] BestLogit find_best_avx2(std::span<const float> logits) {
+  return find_best_in_blocks(logits);
+}
+#endif
+
+BestLogit find_best(std::span<const float> logits) {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2")) return find_best_avx2(logits);
+#endif
+  return find_best_in_blocks(logits);
 }
 
 // Logits whose bit is not set can never be drawn. Most words of a mask are all ones or all zeros.
@@ -200,7 +228,7 @@ Result<Sample> Sampler::sample(const SampleCall& call) {
   const SamplingParams& params = call.params;
   const bool is_greedy = params.temperature < kGreedyTemperature;
   if (is_greedy) {
-    sample.token_id = static_cast<int32_t>(std::find(row.begin(), row.end(), best.value) - row.begin());
+    sample.token_id = static_cast<int32_t>(best.index);
   } else {
     sample.token_id = draw(row, best.value, call);
   }
