@@ -36,7 +36,7 @@ def json_lines(text):
 class UsageTest(unittest.TestCase):
     def test_help_lists_every_command(self):
         text = run("--help", check_code=0).out
-        for command in ("serve", "generate", "chat", "tokenize", "render", "run-batch", "models", "pull", "inspect", "bench", "bench-serve", "doctor"):
+        for command in ("serve", "generate", "chat", "tokenize", "render", "run-batch", "models", "pull", "inspect", "bench", "bench-serve", "doctor", "tune"):
             self.assertIn(command, text)
             self.assertIn("--", run(command, "--help", check_code=0).out)
 
@@ -181,6 +181,38 @@ class OutputTest(unittest.TestCase):
         for word in ("processor", "kernels", "prefill", "decode"):
             self.assertIn(word, text)
         self.assertIn("no/such/model", run("doctor", "no/such/model", check_code=1).err)
+
+    def test_tuning_is_kept_and_changes_no_answer(self):
+        with tempfile.TemporaryDirectory() as folder:
+            def quire(*arguments):
+                return subprocess.run([QUIRE, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120, text=True,
+                                      env={**os.environ, "XDG_CACHE_HOME": folder})
+            def answer():
+                return quire("generate", self.MODEL, "--prompt", "ab" * 20, "--max-tokens", 8, "--temperature", 0, "--json", "--logprobs", 2)
+            plain = answer()
+            tuned = quire("tune", self.MODEL, "--seconds", 0, "--json")
+            self.assertEqual(tuned.returncode, 0, tuned.stderr)
+            choices = json_lines(tuned.stdout)
+            self.assertEqual({choice["op"] for choice in choices}, {"linear"})
+            self.assertTrue(all(choice["row"] in choice["median_us"] for choice in choices))
+            path, = (pathlib.Path(folder) / "quire" / "tuning").iterdir()
+            file = json.loads(path.read_text())
+            # The slowest rows for everything: the file is obeyed, and answers stay.
+            file["choices"] = [{"op": "linear", "format": choice["format"], "k": choice["k"], "min_tokens": choice["min_tokens"],
+                                "max_tokens": choice["max_tokens"], "row": row} for choice in choices for row in ("scalar_int8", "scalar_f32")]
+            path.write_text(json.dumps(file))
+            slow = answer()
+            self.assertIn("kernel choices", slow.stderr)
+            self.assertEqual(json_lines(slow.stdout)[0]["choices"], json_lines(plain.stdout)[0]["choices"])
+            for text in ("", "[]", "{", '{"key": 1}', json.dumps({**file, "key": {**file["key"], "version": "0"}}),
+                         json.dumps({**file, "choices": [{"op": "linear"}]}), json.dumps({**file, "choices": 7})):
+                path.write_text(text)
+                broken = answer()
+                self.assertEqual(broken.returncode, 0, text)
+                self.assertIn("quire tune", broken.stderr, text)
+            self.assertEqual(quire("tune", "--forget").returncode, 0)
+            self.assertFalse(path.exists())
+            self.assertNotIn("quire tune", answer().stderr)
 
     def test_any_file_name_is_listed_as_json(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -33,6 +33,7 @@ std::function<Status()> declare_inspect(CLI::App& parser);
 std::function<Status()> declare_bench(CLI::App& parser);
 std::function<Status()> declare_bench_serve(CLI::App& parser);
 std::function<Status()> declare_doctor(CLI::App& parser);
+std::function<Status()> declare_tune(CLI::App& parser);
 std::function<Status()> declare_pull(CLI::App& parser);
 std::function<Status()> declare_run_batch(CLI::App& parser);
 

@@ -117,25 +117,6 @@ void look_for_gpu(const EngineFlags& flags, DoctorFacts& facts) {
   if (!ops.is_ok()) facts.why_no_gpu = ops.status().message();
 }
 
-std::string shown_features(const CpuFeatures& features) {
-  const std::pair<const char*, bool> all[] = {
-      {"avx2", features.has_avx2()},
-      {"avx512", features.has_avx512()},
-      {"avx512_vnni", features.has_avx512_vnni()},
-      {"avx512_bf16", features.avx512_bf16},
-      {"avx_vnni", features.avx_vnni},
-      {"amx_int8", features.amx_int8},
-      {"amx_bf16", features.amx_bf16},
-      {"neon", features.neon},
-      {"neon_dotprod", features.neon_dotprod},
-  };
-  std::string text;
-  for (const auto& [name, is_there] : all) {
-    if (is_there) text += (text.empty() ? "" : " ") + std::string(name);
-  }
-  return text.empty() ? "none that kernels use" : text;
-}
-
 json::object to_json(const Spread& spread) {
   return {{"median", spread.median}, {"min", spread.min}, {"max", spread.max}};
 }

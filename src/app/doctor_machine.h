@@ -27,6 +27,9 @@ struct MachineState {
 
 MachineState read_machine_state(const std::string& root = {});
 
+// "avx2 avx512": the instruction sets that kernels use, or may once use.
+std::string shown_features(const CpuFeatures& features);
+
 // Counters that only grow; the difference of two readings tells what went on between them.
 struct CpuClock {
   double wall_s = 0.0;

@@ -23,6 +23,7 @@ constexpr Command kCommands[] = {
     {"inspect", "Describe a model: architecture, sizes, tokenizer, memory needs", declare_inspect},
     {"bench", "Measure prefill and decode", declare_bench},
     {"doctor", "Measure this machine, and a model on it; say what limits it and what to do", declare_doctor},
+    {"tune", "Find the fastest kernels for this machine, and keep the choice in a file", declare_tune},
     {"bench-serve", "Load a server and measure what its clients see", declare_bench_serve},
 };
 

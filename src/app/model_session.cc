@@ -7,6 +7,7 @@
 #include "app/model_hash.h"
 #include "app/model_path.h"
 #include "app/tokenizer_metadata.h"
+#include "app/tune_file.h"
 #include "base/cpu_info.h"
 #include "base/mapped_file.h"
 #include "engine/memory_plan.h"
@@ -48,9 +49,25 @@ BackendOptions backend_options(const EngineFlags& flags) {
   return options;
 }
 
+// What `quire tune` found on this machine.
+std::vector<TunedLinear> load_tuning(const EngineFlags& flags, Console& console) {
+  const TuningKey key = tuning_key(read_cpu_info(), flags.num_threads);
+  const std::filesystem::path path = tuning_path(read_environment().tuning_folder, key);
+  Result<std::vector<TunedLinear>> choices = read_tuning(path, key);
+  if (!choices.is_ok()) {
+    console.warn("kernels are chosen as usual: " + choices.status().message());
+    return {};
+  }
+  if (!choices.value().empty()) {
+    console.info(fmt::format("{} kernel choices from {}", choices.value().size(), path.string()));
+  }
+  return std::move(choices).value();
+}
+
 // What the flags name; where they name nothing, a GPU if there is one that this build can use, else the CPU.
 Result<std::unique_ptr<Ops>> choose_ops(const EngineFlags& flags, Console& console) {
   BackendOptions options = backend_options(flags);
+  if (options.kind == BackendKind::kCpu) options.tuned_linear = load_tuning(flags, console);
   if (flags.backend != "auto" || flags.device != "auto" || !has_cuda_backend()) return create_ops(options);
   options.kind = BackendKind::kCuda;
   Result<std::unique_ptr<Ops>> ops = create_ops(options);

@@ -19,6 +19,7 @@ namespace quire::app {
 // What the environment says; read once, by app/options_environment.
 struct Environment {
   std::filesystem::path cache_folder;      // $QUIRE_CACHE, or quire/models in the user's cache folder; need not exist
+  std::filesystem::path tuning_folder;     // quire/tuning in the user's cache folder; need not exist
   std::filesystem::path hub_cache_folder;  // $HF_HUB_CACHE, $HF_HOME/hub, …: shared with other tools; need not exist
   std::string hub_endpoint;                // $HF_ENDPOINT, or https://huggingface.co; no slash at its end
   std::string hub_token;                   // $HF_TOKEN

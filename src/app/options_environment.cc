@@ -41,6 +41,7 @@ Environment read_environment() {
 
   const std::string quire_cache = variable({"QUIRE_CACHE"});
   result.cache_folder = quire_cache.empty() ? user_cache / "quire" / "models" : fs::path(quire_cache);
+  result.tuning_folder = user_cache / "quire" / "tuning";
 
   const std::string hub_home_text = variable({"HF_HOME"});
   const fs::path hub_home = hub_home_text.empty() ? user_cache / "huggingface" : expand(hub_home_text, home);

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "ops/ops.h"
@@ -18,12 +19,23 @@ enum class WeightQuantization : uint8_t {
   kF8,  // e4m3 with a scale an output; a GPU rounds activations likewise, with a scale a token, but for one token alone
 };
 
+// A row of linear that a tuner found to be the fastest for weights of a format, for products of so many tokens. Rows
+// that may stand here share a reduction order with the one that would run otherwise.
+struct TunedLinear {
+  FormatId format = FormatId::kF32;
+  int64_t k = 0;  // inputs; 0: any
+  int64_t min_tokens = 1;
+  int64_t max_tokens = 1;
+  std::string row;
+};
+
 struct BackendOptions {
   BackendKind kind = BackendKind::kCpu;
   int device_index = 0;
   int num_threads = 0;  // CPU; 0: from the affinity mask, the cgroup quota and the physical cores
   Compute compute = Compute::kAuto;
   std::map<std::string, std::string> forced_kernels = {};              // op → row name
+  std::vector<TunedLinear> tuned_linear = {};                          // CPU; the first that fits is tried
   WeightQuantization weight_quantization = WeightQuantization::kNone;  // GPU
 };
 

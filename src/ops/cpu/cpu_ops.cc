@@ -23,6 +23,8 @@ const char* instruction_set_name(const CpuFeatures& features) {
   if (features.has_avx512_vnni()) return "avx512_vnni";
   if (features.has_avx512()) return "avx512";
   if (features.has_avx2()) return "avx2";
+  if (features.neon_dotprod) return "neon_dotprod";
+  if (features.neon) return "neon";
   return "scalar";
 }
 
@@ -101,6 +103,7 @@ CpuOps::CpuOps(const BackendOptions& options, const CpuInfo& info)
     : features_(info.features),
       compute_(options.compute),
       forced_kernels_(options.forced_kernels.begin(), options.forced_kernels.end()),
+      tuned_linear_(options.tuned_linear),
       pool_(options.num_threads > 0 ? options.num_threads : default_num_threads(info)) {}
 
 std::string CpuOps::description() const {
@@ -122,6 +125,17 @@ std::string CpuOps::numerics() const {
 std::string_view CpuOps::forced_kernel(std::string_view op) const {
   const auto found = forced_kernels_.find(op);
   return found == forced_kernels_.end() ? std::string_view() : found->second;
+}
+
+std::string_view CpuOps::preferred_linear(const Weight& weight, int64_t num_tokens) const {
+  const std::string_view forced = forced_kernel("linear");
+  if (!forced.empty()) return forced;
+  for (const TunedLinear& tuned : tuned_linear_) {
+    if (tuned.format == weight.format && (tuned.k == 0 || tuned.k == weight.k) && tuned.min_tokens <= num_tokens &&
+        num_tokens <= tuned.max_tokens)
+      return tuned.row;
+  }
+  return {};
 }
 
 Result<DeviceBuffer> CpuOps::allocate(int64_t num_bytes, const char* purpose) {
@@ -263,7 +277,7 @@ void CpuOps::norm_linear(OpContext& context, TensorView y, ConstTensorView x, co
                .weight = weight,
                .epilogue = epilogue,
                .norm = norm},
-              forced_kernel("linear"));
+              preferred_linear(weight, x.size(0)));
 }
 
 void CpuOps::norm_gated_linear(OpContext& context, TensorView y, ConstTensorView x, const InputNorm& norm,
@@ -284,7 +298,7 @@ void CpuOps::norm_gated_linear(OpContext& context, TensorView y, ConstTensorView
                .norm = norm,
                .is_gated = true,
                .activation = activation},
-              forced_kernel("linear"));
+              preferred_linear(weight, x.size(0)));
 }
 
 void CpuOps::grouped_linear(OpContext& context, TensorView y, ConstTensorView x, const Weight& weight,
@@ -297,7 +311,7 @@ void CpuOps::grouped_linear(OpContext& context, TensorView y, ConstTensorView x,
                        .x = x,
                        .weight = weight,
                        .epilogue = {}},
-                      offsets, forced_kernel("linear"));
+                      offsets, preferred_linear(weight, x.size(0)));
 }
 
 void CpuOps::rope_table(OpContext&, TensorView table, ConstTensorView positions, const RopeParams& params) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/cpu_info.h"
 #include "base/thread_pool.h"
@@ -66,10 +67,13 @@ class CpuOps final : public Ops {
   CpuOps(const BackendOptions& options, const CpuInfo& info);
 
   std::string_view forced_kernel(std::string_view op) const;
+  // The row of linear to try first: the forced one, else a tuned one, else none.
+  std::string_view preferred_linear(const Weight& weight, int64_t num_tokens) const;
 
   CpuFeatures features_;
   Compute compute_;
   std::map<std::string, std::string, std::less<>> forced_kernels_;
+  std::vector<TunedLinear> tuned_linear_;
   ThreadPool pool_;
   cpu::WeightMemory weight_memory_;
 };

@@ -1,0 +1,160 @@
+// `quire tune`: measures the kernel rows of linear layers on this machine, for the matrices of a model or for common
+// formats, and keeps what is faster than the tables' order in a file that every later start reads.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <map>
+
+#include "app/command.h"
+#include "app/console.h"
+#include "app/json_lines.h"
+#include "app/model_path.h"
+#include "app/options.h"
+#include "app/tune_file.h"
+#include "app/tune_measure.h"
+#include "base/cpu_info.h"
+#include "weights/checkpoint.h"
+
+namespace quire::app {
+
+namespace json = boost::json;
+
+namespace {
+
+struct TuneOptions {
+  std::string model;
+  int num_threads = 0;
+  double seconds = 0.3;
+  bool forgets = false;
+  bool is_json = false;
+};
+
+constexpr FormatId kCommonFormats[] = {FormatId::kF16,  FormatId::kBF16, FormatId::kQ8_0, FormatId::kQ4_0,
+                                       FormatId::kQ4_1, FormatId::kQ4_K, FormatId::kQ6_K};
+constexpr int64_t kCommonSize = 2048;
+constexpr int64_t kMostOutputs = 4096;  // of a measured matrix: enough for the threads, and soon done
+constexpr int64_t kMostInputs = 32768;
+
+std::vector<TuneShape> common_shapes() {
+  std::vector<TuneShape> shapes;
+  for (const FormatId format : kCommonFormats) shapes.push_back({format, kCommonSize, kCommonSize, true});
+  return shapes;
+}
+
+// One for each format and number of inputs among the model's matrices.
+Result<std::vector<TuneShape>> shapes_of_model(const std::string& model, Console& console) {
+  ASSIGN_OR_RETURN(const std::filesystem::path path, resolve_model(model, read_environment(), console));
+  ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_checkpoint(path.string()));
+  std::map<std::pair<FormatId, int64_t>, int64_t> outputs;
+  for (const SourceTensor& tensor : checkpoint.tensors().tensors()) {
+    if (!tensor.format.has_value() || tensor.sizes.size() != 2) continue;
+    const int64_t k = tensor.sizes[1];
+    if (k > kMostInputs || k % quant_format(*tensor.format).values_per_block != 0) continue;
+    int64_t& n = outputs[{*tensor.format, k}];
+    n = std::max(n, std::min(tensor.sizes[0], kMostOutputs));
+  }
+  std::vector<TuneShape> shapes;
+  for (const auto& [key, n] : outputs) shapes.push_back({key.first, n, key.second, false});
+  if (shapes.empty()) return invalid_argument(path.string() + " has no matrices to tune for");
+  return shapes;
+}
+
+void print(const TuneResult& result, bool is_json) {
+  const std::string name(quant_format(result.shape.format).name);
+  if (is_json) {
+    json::object rows;
+    for (const RowTimes& row : result.rows) {
+      std::vector<double> sorted = row.seconds;
+      std::sort(sorted.begin(), sorted.end());
+      rows[row.row] = sorted.empty() ? json::value(nullptr) : json::value(1e6 * sorted[sorted.size() / 2]);
+    }
+    print_json_line(json::object{{"op", "linear"},
+                                 {"format", name},
+                                 {"n", result.shape.n},
+                                 {"k", result.shape.k},
+                                 {"min_tokens", result.tokens.min_tokens},
+                                 {"max_tokens", result.tokens.max_tokens},
+                                 {"row", result.rows[result.chosen].row},
+                                 {"median_us", std::move(rows)}});
+    return;
+  }
+  std::string text = fmt::format("linear {:<6} {:>6} x {:<6} {:>4} tokens  ", name, result.shape.n, result.shape.k,
+                                 result.tokens.num_tokens);
+  for (size_t i = 0; i < result.rows.size(); ++i) {
+    std::vector<double> sorted = result.rows[i].seconds;
+    std::sort(sorted.begin(), sorted.end());
+    text += fmt::format("  {}{} {}", i == result.chosen ? "*" : "", result.rows[i].row,
+                        sorted.empty() ? "alone" : fmt::format("{:.1f} us", 1e6 * sorted[sorted.size() / 2]));
+  }
+  print_result(text + "\n");
+}
+
+Status run(const TuneOptions& options) {
+  Console console(LogLevel::kInfo);
+  const CpuInfo cpu = read_cpu_info();
+  const TuningKey key = tuning_key(cpu, options.num_threads);
+  const std::filesystem::path path = tuning_path(read_environment().tuning_folder, key);
+  if (options.forgets) {
+    std::error_code error;
+    const bool was_there = std::filesystem::remove(path, error);
+    if (error) return unavailable(path.string() + " cannot be removed: " + error.message());
+    console.info(was_there ? "removed " + path.string() : "there was no " + path.string());
+    return ok_status();
+  }
+  std::vector<TuneShape> shapes = common_shapes();
+  if (!options.model.empty()) {
+    ASSIGN_OR_RETURN(shapes, shapes_of_model(options.model, console));
+  }
+  ThreadPool pool(key.num_threads);
+  std::vector<TuneResult> results;
+  for (const TuneShape& shape : shapes) {
+    ASSIGN_OR_RETURN(const std::vector<TuneResult> measured, measure_shape(pool, cpu.features, shape, options.seconds));
+    for (const TuneResult& result : measured) print(result, options.is_json);
+    RETURN_IF_ERROR(check_results());
+    results.insert(results.end(), measured.begin(), measured.end());
+  }
+
+  // What was found for other formats and shapes before stays.
+  std::vector<TunedLinear> choices = choices_of(results);
+  const auto is_measured_anew = [&](const TunedLinear& old) {
+    return std::any_of(shapes.begin(), shapes.end(), [&](const TuneShape& shape) {
+      return shape.format == old.format && (shape.is_for_any_k ? 0 : shape.k) == old.k;
+    });
+  };
+  const size_t num_new = choices.size();
+  Result<std::vector<TunedLinear>> before = read_tuning(path, key);
+  if (!before.is_ok()) console.warn(before.status().message());
+  if (before.is_ok()) {
+    for (TunedLinear& old : before.value()) {
+      if (!is_measured_anew(old)) choices.push_back(std::move(old));
+    }
+    std::stable_sort(choices.begin(), choices.end(),
+                     [](const TunedLinear& a, const TunedLinear& b) { return (a.k == 0) < (b.k == 0); });
+  }
+  RETURN_IF_ERROR(write_tuning(path, key, choices));
+  console.info(
+      fmt::format("{} of {} choices differ from the usual ones; kept in {}", num_new, results.size(), path.string()));
+  return ok_status();
+}
+
+}  // namespace
+
+std::function<Status()> declare_tune(CLI::App& parser) {
+  auto options = std::make_shared<TuneOptions>();
+  add_model_argument(parser, options->model);
+  parser.get_option("MODEL")->required(false)->description(
+      "Tune for the matrices of this model; without it, for common formats");
+  parser
+      .add_option("--threads", options->num_threads, "CPU threads, as later commands will have; 0: the machine's own")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  parser.add_option("--seconds", options->seconds, "Time for each matrix and range of tokens")
+      ->check(CLI::Range(0.0, 3600.0))
+      ->capture_default_str();
+  parser.add_flag("--forget", options->forgets, "Remove what was found on this machine");
+  parser.add_flag("--json", options->is_json, "One JSON object a choice on stdout");
+  return [options] { return run(*options); };
+}
+
+}  // namespace quire::app
