@@ -30,6 +30,13 @@ constexpr KernelRow<LinearCall> kLinearRows[] = {
      [](const LinearCall& call) { run_linear_f32(call, kAvx512F32Kernels); }, kF32Ascending},
     {"avx2_f32", [](const LinearCall& call) { return !uses_int8(call) && call.features.has_avx2(); },
      [](const LinearCall& call) { run_linear_f32(call, kAvx2F32Kernels); }, kF32Ascending},
+#elif defined(__aarch64__)
+    {"neon_dotprod_int8", [](const LinearCall& call) { return uses_int8(call) && call.features.neon_dotprod; },
+     [](const LinearCall& call) { run_linear_int8(call, kNeonDotprodInt8Kernels); }, kInt8Groups},
+    {"neon_int8", [](const LinearCall& call) { return uses_int8(call) && call.features.neon; },
+     [](const LinearCall& call) { run_linear_int8(call, kNeonInt8Kernels); }, kInt8Groups},
+    {"neon_f32", [](const LinearCall& call) { return !uses_int8(call) && call.features.neon; },
+     [](const LinearCall& call) { run_linear_f32(call, kNeonF32Kernels); }, kF32Ascending},
 #endif
     {"scalar_int8", [](const LinearCall& call) { return uses_int8(call); },
      [](const LinearCall& call) { run_linear_int8(call, kScalarInt8Kernels); }, kInt8Groups},

@@ -42,17 +42,17 @@ void Outputs::finish(int64_t first_token, int64_t num_tokens, int64_t panel, int
                      const float* up_sums, int64_t sums_stride) const {
   const int64_t first = panel * kPanelLanes;
   finish_block_({.sums = sums,
-           .up_sums = is_gated_ ? up_sums : nullptr,
-           .sums_stride = sums_stride,
-           .y = y_ + first_token * y_stride_ + first,
-           .y_stride = y_stride_,
-           .bias = bias_ != nullptr ? bias_ + first : nullptr,
-           .up_bias = bias_ != nullptr ? bias_ + n_ + first : nullptr,
-           .residual = residual_ != nullptr ? residual_ + first_token * residual_stride_ + first : nullptr,
-           .residual_stride = residual_stride_,
-           .num_tokens = num_tokens,
-           .num_outputs = std::min(end_panel * kPanelLanes, n_) - first,
-           .activation = activation_});
+                 .up_sums = is_gated_ ? up_sums : nullptr,
+                 .sums_stride = sums_stride,
+                 .y = y_ + first_token * y_stride_ + first,
+                 .y_stride = y_stride_,
+                 .bias = bias_ != nullptr ? bias_ + first : nullptr,
+                 .up_bias = bias_ != nullptr ? bias_ + n_ + first : nullptr,
+                 .residual = residual_ != nullptr ? residual_ + first_token * residual_stride_ + first : nullptr,
+                 .residual_stride = residual_stride_,
+                 .num_tokens = num_tokens,
+                 .num_outputs = std::min(end_panel * kPanelLanes, n_) - first,
+                 .activation = activation_});
 }
 
 InputRows::InputRows(const LinearCall& call, int64_t max_rows)

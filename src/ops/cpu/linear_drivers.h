@@ -2,6 +2,7 @@
 // kernels of one instruction set. Called by the rows of linear.cc. Shared pieces of the two drivers are here too.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "ops/cpu/linear.h"
@@ -107,6 +108,78 @@ TokenTiles make_token_tiles(Arena& scratch, int64_t num_tokens, Kernel* const (&
     }
   }
   return result;
+}
+
+// Panels for the tiles of a few tokens: while a panel is multiplied with one tile after another, each of them calls its
+// share of the next panel into the cache, so that reading and computing overlap.
+class PanelsForTiles {
+ public:
+  PanelsForTiles(const PackedPanels& packed, int64_t total_panels, int64_t num_tokens)
+      : packed_(packed),
+        last_panel_(total_panels - 1),
+        num_tokens_(num_tokens),
+        lines_(packed.codes_stride / std::max<int64_t>(1, packed.k / kTileK) / 64) {}
+
+  // Panel `panel` for a tile.
+  PackedPanels panel(int64_t panel, const TokenTile& tokens) const {
+    PackedPanels result = skip_panels(packed_, panel);
+    if (num_tokens_ < kMinTokens || panel == last_panel_) return result;
+    const int64_t num_steps = packed_.k / kTileK;
+    const int64_t first = lines_ * tokens.first_token / num_tokens_;
+    const int64_t end = lines_ * (tokens.first_token + tokens.num_tokens) / num_tokens_;
+    result.ahead = result.codes + packed_.codes_stride + first * num_steps * 64;
+    result.ahead_step = (end - first) * 64;
+    return result;
+  }
+
+ private:
+  // Fewer do nothing but read.
+  static constexpr int64_t kMinTokens = 3;
+
+  PackedPanels packed_;
+  int64_t last_panel_;
+  int64_t num_tokens_;
+  int64_t lines_;  // of a panel's codes for 32 k
+};
+
+// Multiplies packed panels with tiles of tokens: pieces of panels are shared by the threads, and finished in place.
+// multiply(panel, tokens, out, out_stride) computes the sums of one panel and tile.
+template <typename Multiply>
+void multiply_packed(const LinearCall& call, const TokenTiles& tiles, const Outputs& outputs, Multiply multiply) {
+  // A piece of the weights stays in a thread's second-level cache.
+  constexpr int64_t kPieceBytes = 512 << 10;
+  constexpr int64_t kMaxPiecePanels = 16;
+  // Few tiles are taken one after another for each panel: weights come from memory, in an even stream. With more of
+  // them a tile takes all panels of the piece, and stores whole stretches of a row.
+  constexpr int64_t kFewTiles = 8;
+  const PackedPanels packed = panels_of(call.weight);
+  const bool is_few = tiles.count <= kFewTiles;
+  const PanelsForTiles panels(packed, num_panels(call.weight.n), is_few ? call.x.size(0) : 1);
+  const int64_t panel_bytes = outputs.num_parts() * (packed.codes_stride + packed.scales_stride);
+  const int64_t most = std::clamp<int64_t>(kPieceBytes / panel_bytes, 1, kMaxPiecePanels);
+  const int64_t grain = chunk_panels(call, outputs.num_panels(), most);
+  call.pool.parallel_for(outputs.num_panels(), grain, [&](const WorkRange& range) {
+    alignas(64) float sums[2][kMaxFewTokens * kPanelLanes];
+    const auto multiply_panel = [&](const TokenTile& tokens, int64_t p) {
+      if (float* y = outputs.direct(tokens.first_token, p, p + 1)) {
+        multiply(panels.panel(p, tokens), tokens, y, outputs.y_stride());
+        return;
+      }
+      for (int part = 0; part < outputs.num_parts(); ++part) {
+        multiply(panels.panel(outputs.weight_panel(p, part), tokens), tokens, sums[part], kPanelLanes);
+      }
+      outputs.finish(tokens.first_token, tokens.num_tokens, p, p + 1, sums[0], sums[1], kPanelLanes);
+    };
+    if (is_few) {
+      for (int64_t p = range.begin; p < range.end; ++p) {
+        for (int64_t i = 0; i < tiles.count; ++i) multiply_panel(tiles.tiles[i], p);
+      }
+    } else {
+      for (int64_t i = 0; i < tiles.count; ++i) {
+        for (int64_t p = range.begin; p < range.end; ++p) multiply_panel(tiles.tiles[i], p);
+      }
+    }
+  });
 }
 
 }  // namespace quire::cpu

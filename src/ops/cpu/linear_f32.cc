@@ -1,7 +1,7 @@
-// The driver of products with float activations. A few tokens: panels are shared by the threads, weights become floats
-// in registers. More: pieces of several panels are shared; for a block of tokens a thread makes a slice of its piece's
-// weights floats once and multiplies it with every tile of tokens. Before either, activations are normed where the call
-// says so and laid out in tiles.
+// The driver of products with float activations. Where that is quick weights become floats in registers. Otherwise
+// pieces of several panels are shared; for a block of tokens a thread makes a slice of its piece's weights floats once
+// and multiplies it with every tile of tokens. Before either, activations are normed where the call says so and laid
+// out in tiles.
 #include <algorithm>
 #include <cstring>
 
@@ -20,9 +20,10 @@ constexpr int64_t kPanelSlice = kSliceK * kPanelLanes;
 constexpr int64_t kMaxSlicePanels = 4;
 // Tokens whose sums a thread keeps while it walks k; a multiple of every tile.
 constexpr int64_t kBlockTokens = 240;
-constexpr int64_t kMaxPiecePanels = 16;
-// Up to so many tokens are multiplied with packed weights, where a format has kernels for that.
+// Up to so many tokens are multiplied with packed weights, where a format has kernels for that; any number of them with
+// kernels that take so many at once, for which becoming a float costs a weight little.
 constexpr int64_t kFewTokens = 32;
+constexpr int64_t kManyTileTokens = 24;
 
 // x as tiles of [k][T], a tile at its first token times k.
 float* lay_out(const LinearCall& call, const TokenTiles& tiles) {
@@ -41,30 +42,6 @@ float* lay_out(const LinearCall& call, const TokenTiles& tiles) {
     }
   });
   return tiled;
-}
-
-void multiply_few(const LinearCall& call, const F32Kernels::Format& kernel, const TokenTiles& tiles, const float* x,
-                  const Outputs& outputs) {
-  const PackedPanels packed = panels_of(call.weight);
-  const int64_t grain = chunk_panels(call, outputs.num_panels(), kMaxPiecePanels);
-  call.pool.parallel_for(outputs.num_panels(), grain, [&](const WorkRange& range) {
-    alignas(64) float sums[2][kMaxFewTokens * kPanelLanes];
-    for (int64_t p = range.begin; p < range.end; ++p) {
-      for (int64_t i = 0; i < tiles.count; ++i) {
-        const TokenTile& tokens = tiles.tiles[i];
-        const float* tile_x = x + tokens.first_token * call.weight.k;
-        const auto multiply = kernel.multiply_few[tokens.num_tokens];
-        if (float* y = outputs.direct(tokens.first_token, p, p + 1)) {
-          multiply(skip_panels(packed, p), tile_x, y, outputs.y_stride());
-          continue;
-        }
-        for (int part = 0; part < outputs.num_parts(); ++part) {
-          multiply(skip_panels(packed, outputs.weight_panel(p, part)), tile_x, sums[part], kPanelLanes);
-        }
-        outputs.finish(tokens.first_token, tokens.num_tokens, p, p + 1, sums[0], sums[1], kPanelLanes);
-      }
-    }
-  });
 }
 
 void multiply_tiles(const LinearCall& call, const F32Kernels& kernels, const TokenTiles& tiles, const float* x,
@@ -132,7 +109,8 @@ void multiply_tiles(const LinearCall& call, const F32Kernels& kernels, const Tok
 void run_linear_f32(const LinearCall& call, const F32Kernels& kernels) {
   const int64_t num_tokens = call.x.size(0);
   const F32Kernels::Format& kernel = kernels.formats[static_cast<int>(call.weight.format)];
-  const bool is_few = num_tokens <= kFewTokens && kernel.multiply_few[1] != nullptr;
+  const bool is_few = kernel.multiply_few[1] != nullptr &&
+                      (num_tokens <= kFewTokens || kernel.multiply_few[kManyTileTokens] != nullptr);
   ArenaScope scope(call.scratch);
   const TokenTiles tiles = is_few ? make_token_tiles(call.scratch, num_tokens, kernel.multiply_few)
                                   : make_token_tiles(call.scratch, num_tokens, kernels.multiply_tile[0]);
@@ -140,7 +118,10 @@ void run_linear_f32(const LinearCall& call, const F32Kernels& kernels) {
   const float* x = is_as_it_is ? call.x.data<float>() : lay_out(call, tiles);
   const Outputs outputs(call, kernels.finish);
   if (is_few) {
-    multiply_few(call, kernel, tiles, x, outputs);
+    multiply_packed(
+        call, tiles, outputs, [&](const PackedPanels& panel, const TokenTile& tokens, float* out, int64_t out_stride) {
+          kernel.multiply_few[tokens.num_tokens](panel, x + tokens.first_token * call.weight.k, out, out_stride);
+        });
   } else {
     multiply_tiles(call, kernels, tiles, x, outputs);
   }

@@ -12,14 +12,10 @@ namespace quire::cpu {
 
 namespace {
 
-// A piece of the weights stays in a thread's second-level cache.
-constexpr int64_t kPieceBytes = 512 << 10;
-constexpr int64_t kMaxPiecePanels = 16;
-// Few tiles of tokens are taken one after another for each panel: weights come from memory, in an even stream. With
-// more of them a tile takes all panels of the piece, and stores whole stretches of a row.
-constexpr int64_t kFewTiles = 3;
 // Where a format has kernels of both kinds: up to so many tokens are multiplied with packed weights.
 constexpr int64_t kFewTokens = 32;
+// Of a piece of work, where they are unpacked.
+constexpr int64_t kMaxUnpackedPanels = 16;
 
 struct Activations {
   Int8Tile base;  // of the first tile; a tile's arrays begin at its first token times their length for one token
@@ -55,38 +51,6 @@ Activations quantize(const LinearCall& call, const Int8Kernels& kernels, const T
   return activations;
 }
 
-void multiply_packed(const LinearCall& call, const Int8Kernels::Format& kernel, const TokenTiles& tiles,
-                     const Activations& activations, const Outputs& outputs) {
-  const PackedPanels packed = panels_of(call.weight);
-  const int64_t panel_bytes = outputs.num_parts() * (packed.codes_stride + packed.scales_stride);
-  const int64_t most = std::clamp<int64_t>(kPieceBytes / panel_bytes, 1, kMaxPiecePanels);
-  const int64_t grain = chunk_panels(call, outputs.num_panels(), most);
-  call.pool.parallel_for(outputs.num_panels(), grain, [&](const WorkRange& range) {
-    alignas(64) float sums[2][kMaxFewTokens * kPanelLanes];
-    const auto multiply_panel = [&](const TokenTile& tokens, int64_t p) {
-      const Int8Tile x = activations.tile(tokens);
-      const auto multiply = kernel.multiply_few[tokens.num_tokens];
-      if (float* y = outputs.direct(tokens.first_token, p, p + 1)) {
-        multiply(skip_panels(packed, p), x, y, outputs.y_stride());
-        return;
-      }
-      for (int part = 0; part < outputs.num_parts(); ++part) {
-        multiply(skip_panels(packed, outputs.weight_panel(p, part)), x, sums[part], kPanelLanes);
-      }
-      outputs.finish(tokens.first_token, tokens.num_tokens, p, p + 1, sums[0], sums[1], kPanelLanes);
-    };
-    if (tiles.count <= kFewTiles) {
-      for (int64_t p = range.begin; p < range.end; ++p) {
-        for (int64_t i = 0; i < tiles.count; ++i) multiply_panel(tiles.tiles[i], p);
-      }
-    } else {
-      for (int64_t i = 0; i < tiles.count; ++i) {
-        for (int64_t p = range.begin; p < range.end; ++p) multiply_panel(tiles.tiles[i], p);
-      }
-    }
-  });
-}
-
 void multiply_unpacked(const LinearCall& call, const Int8Kernels::Format& kernel, const TokenTiles& tiles,
                        const Activations& activations, const Outputs& outputs) {
   const PanelFormat format = panel_format(call.weight.format);
@@ -97,7 +61,7 @@ void multiply_unpacked(const LinearCall& call, const Int8Kernels::Format& kernel
   const int64_t panel_bytes = codes_bytes + 2 * scales_count * static_cast<int64_t>(sizeof(float));
   const int num_parts = outputs.num_parts();
   uint8_t* buffers = static_cast<uint8_t*>(call.scratch.take_bytes(call.pool.num_threads() * num_parts * panel_bytes));
-  const int64_t grain = chunk_panels(call, outputs.num_panels(), kMaxPiecePanels);
+  const int64_t grain = chunk_panels(call, outputs.num_panels(), kMaxUnpackedPanels);
   call.pool.parallel_for(outputs.num_panels(), grain, [&](const WorkRange& range) {
     alignas(64) float sums[2][kMaxTileTokens * kPanelLanes];
     for (int64_t p = range.begin; p < range.end; ++p) {
@@ -137,7 +101,10 @@ void run_linear_int8(const LinearCall& call, const Int8Kernels& kernels) {
   const Activations activations = quantize(call, kernels, tiles);
   const Outputs outputs(call, kernels.finish);
   if (is_packed) {
-    multiply_packed(call, kernel, tiles, activations, outputs);
+    multiply_packed(call, tiles, outputs,
+                    [&](const PackedPanels& panel, const TokenTile& tokens, float* out, int64_t out_stride) {
+                      kernel.multiply_few[tokens.num_tokens](panel, activations.tile(tokens), out, out_stride);
+                    });
   } else {
     multiply_unpacked(call, kernel, tiles, activations, outputs);
   }

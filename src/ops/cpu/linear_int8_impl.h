@@ -75,7 +75,9 @@ struct Int8Impl {
       const uint8_t* tile = panel.codes;
       Vec acc[kTokens];
       unroll<kTokens>([&](auto t) __attribute__((always_inline)) { acc[t] = Lanes::set(0.0f); });
+      const uint8_t* ahead = panel.ahead;
       for (int64_t tile_index = 0; tile_index < num_tiles; ++tile_index) {
+        for (const uint8_t* end = ahead + panel.ahead_step; ahead != end; ahead += 64) Lanes::prefetch(ahead);
         const uint8_t* block = Panel::scale_block(panel.scales, tile_index);
         const int8_t* activations = x.codes + tile_index * kTileK * kTokens;
         const float* d = x.scales + tile_index * kTokens;

@@ -22,7 +22,7 @@ namespace quire::cpu {
 
 // The most tokens that a kernel takes at once, of unpacked and of packed weights.
 constexpr int kMaxTileTokens = 12;
-constexpr int kMaxFewTokens = 12;
+constexpr int kMaxFewTokens = 24;
 // The most panels that a kernel of weights as floats takes at once.
 constexpr int kMaxTilePanels = 2;
 
@@ -33,6 +33,10 @@ struct PackedPanels {
   int64_t codes_stride;  // bytes from panel to panel
   int64_t scales_stride;
   int64_t k;
+  // Memory that will be read soon, and how much of it a kernel of packed weights calls into the cache with every 32 k,
+  // in whole lines. The hardware does this well by itself only while nothing but reading goes on.
+  const uint8_t* ahead = nullptr;
+  int64_t ahead_step = 0;
 };
 
 // Sums of some tokens and neighbouring outputs, and what is to become of them.
@@ -91,6 +95,8 @@ struct Int8Kernels {
 extern const Int8Kernels kScalarInt8Kernels;
 extern const Int8Kernels kAvx2Int8Kernels;
 extern const Int8Kernels kAvx512VnniInt8Kernels;
+extern const Int8Kernels kNeonInt8Kernels;
+extern const Int8Kernels kNeonDotprodInt8Kernels;
 
 // ---- f32 -----------------------------------------------------------------------------------------------------------
 
@@ -116,5 +122,6 @@ struct F32Kernels {
 extern const F32Kernels kScalarF32Kernels;
 extern const F32Kernels kAvx2F32Kernels;
 extern const F32Kernels kAvx512F32Kernels;
+extern const F32Kernels kNeonF32Kernels;
 
 }  // namespace quire::cpu
