@@ -9,6 +9,7 @@
 #include "ops/cpu/cpu_ops.h"
 #include "ops/reference/reference_ops.h"
 #include "ops/tests/attention_problem.h"
+#include "ops/tests/op_test.h"
 
 namespace quire {
 namespace {
@@ -230,6 +231,72 @@ TEST(Attention, APoisonedSequenceFailsAlone) {
     expect_same_bits(rows_of(healthy, expected, 2, 0, 1), rows_of(poisoned, rows, 2, 0, 1), row);
     for (const float x : rows_of(poisoned, rows, 1, 0, 5)) EXPECT_TRUE(std::isnan(x)) << row;
   }
+}
+
+TEST(Attention, TheReferenceReadsAnE4m3Cache) {
+  ReferenceOps reference;
+  for (const int head_dim : {64, 128}) {
+    AttentionProblem problem({.num_heads = 6,
+                              .num_kv_heads = 2,
+                              .head_dim = head_dim,
+                              .dtype = DType::kF8E4M3,
+                              .sequences = {{1, 5, 40}, {2, 1, 33}}});
+    EXPECT_TRUE(all_near(problem.run(reference), problem.expected(), 1e-5));
+  }
+}
+
+TEST(Attention, TheReferenceWritesAnE4m3Cache) {
+  constexpr int kHeads = 2;
+  constexpr int kHeadDim = 8;
+  constexpr int kPageSize = 4;
+  constexpr int kTokens = 3;
+  constexpr int64_t kPageBytes = 2 * kHeads * kPageSize * (kHeadDim + 2);
+  std::vector<uint8_t> memory(2 * kPageBytes, 0xa5);
+  PagedKv kv{.k = memory.data(),
+             .v = memory.data() + kHeads * kPageSize * kHeadDim,
+             .dtype = DType::kF8E4M3,
+             .page_stride = kPageBytes,
+             .head_stride = kPageSize * kHeadDim,
+             .token_stride = kHeadDim,
+             .num_pages = 2,
+             .page_size = kPageSize,
+             .num_kv_heads = kHeads,
+             .head_dim = kHeadDim,
+             .k_scales = memory.data() + 2 * kHeads * kPageSize * kHeadDim,
+             .v_scales = memory.data() + 2 * kHeads * kPageSize * kHeadDim + kHeads * kPageSize * 2,
+             .scale_page_stride = kPageBytes / 2};
+  TestRandom random(77);
+  std::vector<float> k = random.normals(kTokens * kHeads * kHeadDim, 30.0f);
+  std::vector<float> v = random.normals(kTokens * kHeads * kHeadDim, 0.01f);
+  std::fill(k.begin(), k.begin() + kHeadDim, 0.0f);
+  const std::vector<int64_t> slots = {6, -1, 1};
+  ReferenceOps ops;
+  Arena arena(ops.allocate(1024, "test").value());
+  OpContext context{arena};
+  ops.write_kv(context, kv, ConstTensorView(k.data(), DType::kF32, {kTokens, kHeads, kHeadDim}),
+               ConstTensorView(v.data(), DType::kF32, {kTokens, kHeads, kHeadDim}),
+               ConstTensorView(slots.data(), DType::kI64, {kTokens}));
+  std::vector<uint8_t> expected(memory.size(), 0xa5);
+  for (int t = 0; t < kTokens; ++t) {
+    const int64_t slot = slots[static_cast<size_t>(t)];
+    if (slot < 0) continue;
+    for (int part = 0; part < 2; ++part) {
+      for (int head = 0; head < kHeads; ++head) {
+        const float* const row = (part == 0 ? k : v).data() + (t * kHeads + head) * kHeadDim;
+        float largest = 0;
+        for (int d = 0; d < kHeadDim; ++d) largest = std::fmax(largest, std::fabs(row[d]));
+        const uint16_t scale = f32_to_bf16(largest > 0 ? largest / 448 : 1.0f);
+        const int64_t page = slot / kPageSize * kPageBytes;
+        const int64_t in_page = head * kPageSize + slot % kPageSize;
+        uint8_t* const codes = expected.data() + page + part * kHeads * kPageSize * kHeadDim + in_page * kHeadDim;
+        for (int d = 0; d < kHeadDim; ++d) codes[d] = f32_to_f8e4m3(row[d] * (1.0f / bf16_to_f32(scale)));
+        std::memcpy(
+            expected.data() + page + 2 * kHeads * kPageSize * kHeadDim + part * kHeads * kPageSize * 2 + in_page * 2,
+            &scale, 2);
+      }
+    }
+  }
+  EXPECT_EQ(memory, expected);
 }
 
 TEST(Attention, NothingToDo) {
