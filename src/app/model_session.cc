@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <future>
 
 #include "app/model_hash.h"
 #include "app/model_path.h"
@@ -24,6 +25,7 @@ namespace json = boost::json;
 namespace {
 
 constexpr int64_t kMaxTemplateBytes = 1 << 20;
+constexpr int64_t kMostBytesOfSmallModel = int64_t{1} << 30;
 
 bool wants_cuda(const EngineFlags& flags) {
   return flags.backend == "cuda" || flags.device.rfind("cuda", 0) == 0;
@@ -221,8 +223,16 @@ Result<ModelSession> open_model_session(const EngineFlags& flags, Console& conso
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_checkpoint(path.string(), {.needs_tensors = !is_random}));
 
   ModelSession session;
+  // Beside a small model's weights; before those of a large one, so that what is wrong here is said before minutes of
+  // loading.
+  const bool is_small = checkpoint.has_tensors() && num_bytes_of(checkpoint.tensors()) < kMostBytesOfSmallModel;
+  std::future<Result<std::unique_ptr<TextFrontend>>> text;
   if (options.text == TextUse::kNeeded) {
-    ASSIGN_OR_RETURN(session.text, open_text_frontend(checkpoint, flags.chat_template_file, options.parsers));
+    text = std::async(is_small ? std::launch::async : std::launch::deferred,
+                      [&] { return open_text_frontend(checkpoint, flags.chat_template_file, options.parsers); });
+    if (!is_small) {
+      ASSIGN_OR_RETURN(session.text, text.get());
+    }
   }
   if (options.reads_sampling_defaults) session.default_sampling = read_default_sampling(checkpoint, console);
   ASSIGN_OR_RETURN(session.ops, choose_ops(flags, console));
@@ -243,6 +253,9 @@ Result<ModelSession> open_model_session(const EngineFlags& flags, Console& conso
   };
   load_options.warn = [&](const std::string& message) { console.warn(message); };
   ASSIGN_OR_RETURN(session.model, load_model(checkpoint, *session.ops, load_options));
+  if (text.valid()) {
+    ASSIGN_OR_RETURN(session.text, text.get());
+  }
   EngineOptions of_engine =
       engine_options(flags, *session.ops, session.text != nullptr ? &session.text->tokenizer() : nullptr);
   const bool is_on_cpu = session.ops->device().kind == DeviceKind::kCpu;

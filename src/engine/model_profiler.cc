@@ -144,8 +144,8 @@ Result<double> ModelProfiler::measure_prefill_rate() {
   }
 }
 
-// A GPU runs the largest step. A CPU runs small ones: scratch grows with tokens, logit rows and context, each by
-// itself.
+// A GPU runs the largest step. A CPU runs small ones: scratch grows with tokens and logit rows, each by itself; the
+// scratch of its attention is in the plan, whatever the context.
 Status ModelProfiler::measure_scratch() {
   const int num_rows = bounds_.max_num_rows;
   const int num_tokens = static_cast<int>(std::min<int64_t>(bounds_.max_num_tokens, bounds_.max_context));
@@ -155,7 +155,7 @@ Status ModelProfiler::measure_scratch() {
   };
   // Rising in every direction, so that the peak after each is its own.
   ASSIGN_OR_RETURN(peaks_.one_token, peak_after({}));
-  ASSIGN_OR_RETURN(peaks_.long_context, peak_after({.context_length = bounds_.max_context}));
+  if (!is_cpu(ops_)) RETURN_IF_ERROR(run({.context_length = bounds_.max_context}));
   ASSIGN_OR_RETURN(peaks_.many_tokens,
                    peak_after({.tokens_per_row = num_tokens, .context_length = num_tokens, .is_pooled = true}));
   ASSIGN_OR_RETURN(peaks_.many_rows, peak_after({.num_rows = num_rows}));
@@ -178,11 +178,9 @@ int64_t ModelProfiler::scratch_bytes(const StepBounds& bounds) const {
   const auto slope = [](int64_t high, int64_t low, int count) {
     return count > 1 ? static_cast<double>(high - low) / (count - 1) : 0.0;
   };
-  const double context_share = static_cast<double>(bounds.max_context) / static_cast<double>(bounds_.max_context);
   const double estimate = static_cast<double>(peaks_.one_token) +
                           slope(peaks_.many_tokens, peaks_.one_token, num_tokens) * bounds.max_num_tokens +
-                          slope(peaks_.many_rows, peaks_.one_token, bounds_.max_num_rows) * bounds.max_logit_rows +
-                          static_cast<double>(peaks_.long_context - peaks_.one_token) * context_share;
+                          slope(peaks_.many_rows, peaks_.one_token, bounds_.max_num_rows) * bounds.max_logit_rows;
   const int64_t bound = activation_bound(model_.config(), {.num_tokens = bounds.max_num_tokens,
                                                            .num_logit_rows = bounds.max_logit_rows,
                                                            .num_hidden_rows = bounds.max_num_tokens}) -

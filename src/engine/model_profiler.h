@@ -64,7 +64,6 @@ class ModelProfiler {
   // Peaks of the steps that were run; each is as large as the one before in all that it does not name.
   struct ScratchPeaks {
     int64_t one_token = 0;
-    int64_t long_context = 0;
     int64_t many_tokens = 0;
     int64_t many_rows = 0;
     int64_t largest = 0;  // on a GPU
