@@ -336,7 +336,10 @@ void CpuOps::rope_table(OpContext&, TensorView table, ConstTensorView positions,
   });
 }
 
-void CpuOps::rope(OpContext&, TensorView x, ConstTensorView table, RopeStyle style) {
+namespace {
+
+cpu::RopeCall rope_call(const CpuFeatures& features, const TensorView& x, const ConstTensorView& table,
+                        RopeStyle style) {
   CHECK(x.rank() == 3);
   const RowShape shape = row_shape(x);
   CHECK(table.rank() == 2);
@@ -344,19 +347,19 @@ void CpuOps::rope(OpContext&, TensorView x, ConstTensorView table, RopeStyle sty
   CHECK(table.size(1) % 2 == 0);
   CHECK(table.size(1) <= shape.size);
   CHECK(table.is_last_dimension_contiguous());
-  const cpu::RopeCall call{.features = features_,
-                           .x = head_rows(x),
-                           .table = table.data<float>(),
-                           .table_stride = table.stride(0),
-                           .half_size = table.size(1) / 2,
-                           .is_interleaved = style == RopeStyle::kInterleaved,
-                           .num_heads = shape.num_heads,
-                           .begin = 0,
-                           .end = 0};
-  run_slices(pool_, cpu::rope_rows(), forced_kernel("rope"), call, shape.num_rows(), shape.size);
+  return {.features = features,
+          .x = head_rows(x),
+          .table = table.data<float>(),
+          .table_stride = table.stride(0),
+          .half_size = table.size(1) / 2,
+          .is_interleaved = style == RopeStyle::kInterleaved,
+          .num_heads = shape.num_heads,
+          .begin = 0,
+          .end = 0};
 }
 
-void CpuOps::write_kv(OpContext&, const PagedKv& kv, ConstTensorView k, ConstTensorView v, ConstTensorView slots) {
+cpu::WriteKvCall write_kv_call(const CpuFeatures& features, const PagedKv& kv, const ConstTensorView& k,
+                               const ConstTensorView& v, const ConstTensorView& slots) {
   CHECK(k.rank() == 3);
   const RowShape shape = row_shape(k);
   check_shape(v, shape);
@@ -366,22 +369,64 @@ void CpuOps::write_kv(OpContext&, const PagedKv& kv, ConstTensorView k, ConstTen
   CHECK(kv.dtype == DType::kF32 || kv.dtype == DType::kF16 || kv.dtype == DType::kBF16);
   const int64_t num_slots = int64_t{kv.num_pages} * kv.page_size;
   for (int64_t t = 0; t < shape.num_tokens; ++t) CHECK(slots.data<int64_t>()[t] < num_slots);
-  const cpu::WriteKvCall call{.features = features_,
-                              .k = const_head_rows(k),
-                              .v = const_head_rows(v),
-                              .k_cache = kv.k,
-                              .v_cache = kv.v,
-                              .dtype = kv.dtype,
-                              .page_stride = kv.page_stride,
-                              .head_stride = kv.head_stride,
-                              .token_stride = kv.token_stride,
-                              .page_size = kv.page_size,
-                              .slots = slots.data<int64_t>(),
-                              .head_dim = shape.size,
-                              .num_heads = shape.num_heads,
-                              .begin = 0,
-                              .end = 0};
-  run_slices(pool_, cpu::write_kv_rows(), forced_kernel("write_kv"), call, shape.num_rows(), shape.size);
+  return {.features = features,
+          .k = const_head_rows(k),
+          .v = const_head_rows(v),
+          .k_cache = kv.k,
+          .v_cache = kv.v,
+          .dtype = kv.dtype,
+          .page_stride = kv.page_stride,
+          .head_stride = kv.head_stride,
+          .token_stride = kv.token_stride,
+          .page_size = kv.page_size,
+          .slots = slots.data<int64_t>(),
+          .head_dim = shape.size,
+          .num_heads = shape.num_heads,
+          .begin = 0,
+          .end = 0};
+}
+
+// The part of a call that belongs to tokens [begin, end).
+template <typename Call>
+void launch_tokens(const KernelRow<Call>& row, const Call& call, int64_t begin, int64_t end) {
+  Call slice = call;
+  slice.begin = begin * call.num_heads;
+  slice.end = end * call.num_heads;
+  row.launch(slice);
+}
+
+}  // namespace
+
+void CpuOps::rope(OpContext&, TensorView x, ConstTensorView table, RopeStyle style) {
+  const cpu::RopeCall call = rope_call(features_, x, table, style);
+  run_slices(pool_, cpu::rope_rows(), forced_kernel("rope"), call, x.size(0) * x.size(1), x.size(2));
+}
+
+void CpuOps::write_kv(OpContext&, const PagedKv& kv, ConstTensorView k, ConstTensorView v, ConstTensorView slots) {
+  const cpu::WriteKvCall call = write_kv_call(features_, kv, k, v, slots);
+  run_slices(pool_, cpu::write_kv_rows(), forced_kernel("write_kv"), call, k.size(0) * k.size(1), k.size(2));
+}
+
+// Token by token, so that K goes to its page from the first-level cache.
+void CpuOps::rope_and_write_kv(OpContext&, TensorView q, TensorView k, ConstTensorView v, ConstTensorView table,
+                               RopeStyle style, const KvTarget& target) {
+  CHECK(q.size(0) == k.size(0));
+  const cpu::RopeCall rope_q = rope_call(features_, q, table, style);
+  const cpu::RopeCall rope_k = rope_call(features_, k, table, style);
+  const cpu::WriteKvCall write = write_kv_call(features_, target.kv, k, v, target.slots);
+  const int64_t num_tokens = q.size(0);
+  if (num_tokens == 0 || q.size(2) == 0) return;
+  const KernelRow<cpu::RopeCall>& rope_row = choose_row(cpu::rope_rows(), rope_q, forced_kernel("rope"));
+  const KernelRow<cpu::WriteKvCall>& write_row = choose_row(cpu::write_kv_rows(), write, forced_kernel("write_kv"));
+  const int64_t token_size = (q.size(1) + 2 * k.size(1)) * q.size(2);
+  const int64_t grain = std::max<int64_t>(1, kElementsPerSlice / std::max<int64_t>(1, token_size));
+  pool_.parallel_for(num_tokens, grain, [&](const WorkRange& range) {
+    for (int64_t t = range.begin; t < range.end; ++t) {
+      launch_tokens(rope_row, rope_q, t, t + 1);
+      launch_tokens(rope_row, rope_k, t, t + 1);
+      launch_tokens(write_row, write, t, t + 1);
+    }
+  });
 }
 
 void CpuOps::copy_pages(OpContext&, void* base, int64_t page_bytes, std::span<const PageCopy> pages) {

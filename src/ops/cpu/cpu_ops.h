@@ -56,6 +56,8 @@ class CpuOps final : public Ops {
   void rope(OpContext& context, TensorView x, ConstTensorView table, RopeStyle style) override;
   void write_kv(OpContext& context, const PagedKv& kv, ConstTensorView k, ConstTensorView v,
                 ConstTensorView slots) override;
+  void rope_and_write_kv(OpContext& context, TensorView q, TensorView k, ConstTensorView v, ConstTensorView table,
+                         RopeStyle style, const KvTarget& target) override;
   void copy_pages(OpContext& context, void* base, int64_t page_bytes, std::span<const PageCopy> pages) override;
 
   Result<std::unique_ptr<AttentionPlan>> create_attention_plan(const AttentionGeometry& geometry) override;

@@ -92,6 +92,52 @@ TEST(WriteKv, EveryRowWritesTheSlotsAndNothingElse) {
   }
 }
 
+TEST(RopeAndWriteKv, GivesWhatTheThreeOpsGive) {
+  Arena arena = make_test_arena(1024);
+  OpContext context{arena};
+  TestRandom random(43);
+  constexpr int kHeads = 6;
+  constexpr int kKvHeads = 2;
+  constexpr int kHeadDim = 64;
+  for (const int num_threads : {1, 3}) {
+    const std::unique_ptr<CpuOps> ops = make_cpu_ops(num_threads);
+    for (const int num_tokens : {0, 1, 7, 150}) {
+      for (const RopeStyle style : {RopeStyle::kHalves, RopeStyle::kInterleaved}) {
+        GuardedMatrix q(num_tokens, kHeads * kHeadDim, 3);
+        GuardedMatrix k(num_tokens, kKvHeads * kHeadDim, 5);
+        GuardedMatrix v(num_tokens, kKvHeads * kHeadDim, 7);
+        GuardedMatrix table(num_tokens, kHeadDim / 2, 0);  // not all of a head is rotated
+        const std::vector<float> q_values = random.normals(num_tokens * kHeads * kHeadDim);
+        const std::vector<float> k_values = random.normals(num_tokens * kKvHeads * kHeadDim);
+        v.fill(random.normals(num_tokens * kKvHeads * kHeadDim));
+        table.fill(random.normals(num_tokens * kHeadDim / 2));
+        std::vector<int64_t> slots;
+        for (int t = 0; t < num_tokens; ++t) slots.push_back(t % 5 == 3 ? -1 : (t * 7 + 3) % 160);
+        const ConstTensorView slots_view(slots.data(), DType::kI64, {num_tokens});
+        const auto run = [&](Ops& target_ops, bool is_fused) {
+          Cache cache(DType::kF16, 10, 16, kKvHeads, kHeadDim);
+          q.fill(q_values);
+          k.fill(k_values);
+          const TensorView q_heads = q.view().split_last_dimension(kHeadDim);
+          const TensorView k_heads = k.view().split_last_dimension(kHeadDim);
+          const TensorView v_heads = v.view().split_last_dimension(kHeadDim);
+          const Ops::KvTarget target{cache.kv, slots_view};
+          if (is_fused) {
+            target_ops.rope_and_write_kv(context, q_heads, k_heads, v_heads, table.view(), style, target);
+          } else {
+            target_ops.Ops::rope_and_write_kv(context, q_heads, k_heads, v_heads, table.view(), style, target);
+          }
+          std::vector<float> rotated;
+          for (int t = 0; t < num_tokens; ++t) rotated.insert(rotated.end(), q.row(t), q.row(t) + kHeads * kHeadDim);
+          return std::pair(cache.bytes, rotated);
+        };
+        const auto expected = run(*ops, false);
+        EXPECT_TRUE(expected == run(*ops, true)) << num_threads << " threads, " << num_tokens << " tokens";
+      }
+    }
+  }
+}
+
 TEST(CopyPages, CopiesWholePagesInOrder) {
   Arena arena = make_test_arena(1024);
   OpContext context{arena};
