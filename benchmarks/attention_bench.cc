@@ -1,12 +1,14 @@
 // Times the kernel rows of attention over pages: prefill of 2,048 tokens in GFLOP/s and decoding in GB/s of KV, each
 // with its share of what this machine can do, measured in the same run. The cache is larger than the processor's, on
-// shuffled pages; data is random. One JSON object a line; a table with --table.
+// shuffled pages; data is random. One JSON object a line, with the memory that plan and call took beyond the problem
+// itself; a table with --table.
 //
 //   attention_bench [--row NAME] [--threads N] [--samples N] [--case NAME] [--table]
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -74,20 +76,47 @@ std::vector<BenchCase> bench_cases() {
     made.sequences = std::move(sequences);
     return made;
   };
+  // Each sequence in one page: what pages cost is told by the case without them.
+  const auto one_run = [](AttentionCase made) {
+    made.page_size = made.sequences[0].context_length;
+    return made;
+  };
   const std::vector<AttentionSequence> prefill = {{1, 2048, 2048}};
   return {
       {"prefill_2k_d64_f16", make(9, 3, 64, DType::kF16, 0, prefill)},
       {"prefill_2k_d64_f32", make(9, 3, 64, DType::kF32, 0, prefill)},
+      {"prefill_2k_d64_mha_f32", make(8, 8, 64, DType::kF32, 0, prefill)},
+      {"prefill_4k_d64_mha_f32", make(8, 8, 64, DType::kF32, 0, {{1, 4096, 4096}})},
+      {"prefill_8k_d64_mha_f32", make(8, 8, 64, DType::kF32, 0, {{1, 8192, 8192}})},
       {"prefill_2k_d128_f16", make(8, 2, 128, DType::kF16, 0, prefill)},
       {"prefill_2k_d128_mha_f32", make(4, 4, 128, DType::kF32, 0, prefill)},
       {"prefill_2k_d256_window512_f16", make(4, 1, 256, DType::kF16, 512, prefill)},
       {"decode_16x4k_d64_f16", make(9, 3, 64, DType::kF16, 0, decoding(16, 4096))},
+      {"decode_16x4k_d64_one_page_f16", one_run(make(9, 3, 64, DType::kF16, 0, decoding(16, 4096)))},
       {"decode_16x4k_d64_mha_f16", make(3, 3, 64, DType::kF16, 0, decoding(16, 4096))},
       {"decode_8x4k_d64_f32", make(9, 3, 64, DType::kF32, 0, decoding(8, 4096))},
       {"decode_16x4k_d128_f16", make(8, 2, 128, DType::kF16, 0, decoding(16, 4096))},
       {"decode_16x4k_d128_bf16", make(8, 2, 128, DType::kBF16, 0, decoding(16, 4096))},
+      {"decode_1x64k_d128_one_page_f16", one_run(make(8, 2, 128, DType::kF16, 0, decoding(1, 65536)))},
       {"decode_1x64k_d128_f16", make(8, 2, 128, DType::kF16, 0, decoding(1, 65536))},
   };
+}
+
+// A number of /proc/self/status, in bytes ("VmRSS", "VmHWM"); 0 where there is none.
+int64_t status_bytes(const char* name) {
+  std::ifstream status("/proc/self/status");
+  std::string key;
+  int64_t kilobytes = 0;
+  while (status >> key) {
+    if (key == std::string(name) + ":" && status >> kilobytes) return kilobytes * 1024;
+  }
+  return 0;
+}
+
+// The highest resident size is counted anew from here on.
+int64_t reset_peak() {
+  std::ofstream("/proc/self/clear_refs") << "5";
+  return status_bytes("VmRSS");
 }
 
 double now_seconds() {
@@ -122,6 +151,8 @@ void bench_row(const Options& options, const MachineLimits& limits, const BenchC
   std::vector<float> out(static_cast<size_t>(problem.num_tokens() * problem.row_size()));
   const TensorView out_view =
       TensorView(out.data(), DType::kF32, {problem.num_tokens(), problem.row_size()}).split_last_dimension(c.head_dim);
+  std::fill(out.begin(), out.end(), 0.0f);  // its memory is there before that of the op is counted
+  const int64_t resident_bytes = reset_peak();
   Arena arena(ops->allocate(4096, "scratch").value());
   OpContext context{arena};
   const std::unique_ptr<AttentionPlan> plan = ops->create_attention_plan(problem.geometry()).value();
@@ -132,6 +163,7 @@ void bench_row(const Options& options, const MachineLimits& limits, const BenchC
     ops->attention(context, out_view, problem.q(), problem.kv(), problem.batch(), *plan, c.params);
     if (i >= 2) times.push_back(now_seconds() - begin);  // two to warm up
   }
+  const int64_t peak_bytes = status_bytes("VmHWM") - resident_bytes;
   std::sort(times.begin(), times.end());
   const double median = times[times.size() / 2];
   const double gflops = operations_of(c) / median * 1e-9;
@@ -142,9 +174,10 @@ void bench_row(const Options& options, const MachineLimits& limits, const BenchC
                   ? "%-30s %-7s %d threads %9.3f ms (%.3f to %.3f)  %6.1f GFLOP/s  %5.1f GB/s  %4.1f %% of %s\n"
                   : "{\"op\": \"attention\", \"case\": \"%s\", \"row\": \"%s\", \"threads\": %d, \"median_ms\": %.4f, "
                     "\"p10_ms\": %.4f, \"p90_ms\": %.4f, \"gflops\": %.2f, \"kv_gbps\": %.2f, \"percent_of_limit\": "
-                    "%.1f, \"limit\": \"%s\"}\n",
+                    "%.1f, \"limit\": \"%s\", \"peak_bytes\": %lld}\n",
               bench.name, row.c_str(), num_threads, median * 1e3, times[times.size() / 10] * 1e3,
-              times[times.size() * 9 / 10] * 1e3, gflops, gbps, share * 100, is_bound_by_reading ? "read" : "compute");
+              times[times.size() * 9 / 10] * 1e3, gflops, gbps, share * 100, is_bound_by_reading ? "read" : "compute",
+              static_cast<long long>(peak_bytes));
   std::fflush(stdout);
 }
 
