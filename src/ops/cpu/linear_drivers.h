@@ -110,6 +110,9 @@ TokenTiles make_token_tiles(Arena& scratch, int64_t num_tokens, Kernel* const (&
   return result;
 }
 
+// With so few tokens a product does nothing but read, in as long streams as there are.
+constexpr int64_t kReadingTokens = 2;
+
 // Panels for the tiles of a few tokens: while a panel is multiplied with one tile after another, each of them calls its
 // share of the next panel into the cache, so that reading and computing overlap.
 class PanelsForTiles {
@@ -123,7 +126,7 @@ class PanelsForTiles {
   // Panel `panel` for a tile.
   PackedPanels panel(int64_t panel, const TokenTile& tokens) const {
     PackedPanels result = skip_panels(packed_, panel);
-    if (num_tokens_ < kMinTokens || panel == last_panel_) return result;
+    if (num_tokens_ <= kReadingTokens || panel == last_panel_) return result;
     const int64_t num_steps = packed_.k / kTileK;
     const int64_t first = lines_ * tokens.first_token / num_tokens_;
     const int64_t end = lines_ * (tokens.first_token + tokens.num_tokens) / num_tokens_;
@@ -133,9 +136,6 @@ class PanelsForTiles {
   }
 
  private:
-  // Fewer do nothing but read.
-  static constexpr int64_t kMinTokens = 3;
-
   PackedPanels packed_;
   int64_t last_panel_;
   int64_t num_tokens_;
@@ -154,12 +154,29 @@ void multiply_packed(const LinearCall& call, const TokenTiles& tiles, const Outp
   constexpr int64_t kFewTiles = 8;
   const PackedPanels packed = panels_of(call.weight);
   const bool is_few = tiles.count <= kFewTiles;
+  const bool is_reading = tiles.count == 1 && call.x.size(0) <= kReadingTokens;
   const PanelsForTiles panels(packed, num_panels(call.weight.n), is_few ? call.x.size(0) : 1);
   const int64_t panel_bytes = outputs.num_parts() * (packed.codes_stride + packed.scales_stride);
   const int64_t most = std::clamp<int64_t>(kPieceBytes / panel_bytes, 1, kMaxPiecePanels);
   const int64_t grain = chunk_panels(call, outputs.num_panels(), most);
   call.pool.parallel_for(outputs.num_panels(), grain, [&](const WorkRange& range) {
-    alignas(64) float sums[2][kMaxFewTokens * kPanelLanes];
+    alignas(64) float sums[2][std::max<int64_t>(kMaxFewTokens, kReadingTokens * kMaxPiecePanels) * kPanelLanes];
+    if (is_reading) {
+      const TokenTile& tokens = tiles.tiles[0];
+      float* y = outputs.direct(tokens.first_token, range.begin, range.end);
+      const int64_t stride = y != nullptr ? outputs.y_stride() : kMaxPiecePanels * kPanelLanes;
+      for (int part = 0; part < outputs.num_parts(); ++part) {
+        float* out = y != nullptr ? y : sums[part];
+        for (int64_t p = range.begin; p < range.end; ++p) {
+          multiply(panels.panel(outputs.weight_panel(p, part), tokens), tokens, out, stride);
+          out += kPanelLanes;
+        }
+      }
+      if (y == nullptr) {
+        outputs.finish(tokens.first_token, tokens.num_tokens, range.begin, range.end, sums[0], sums[1], stride);
+      }
+      return;
+    }
     const auto multiply_panel = [&](const TokenTile& tokens, int64_t p) {
       if (float* y = outputs.direct(tokens.first_token, p, p + 1)) {
         multiply(panels.panel(p, tokens), tokens, y, outputs.y_stride());
