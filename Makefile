@@ -2,7 +2,7 @@
 BUILD := build/release
 PROMPT ?= Explain in two sentences why the sky is blue.
 
-.PHONY: all deps build model run test bench
+.PHONY: all deps build model run test test-aarch64 bench
 all: build
 
 deps:
@@ -22,6 +22,10 @@ run: build
 test: build
 	@QUIRE_TEST_MODEL=$$(python3 tools/fetch_default_model.py) && export QUIRE_TEST_MODEL && \
 	  ctest --test-dir $(BUILD) --output-on-failure -L cpu -j 2
+
+# The kernels for 64-bit ARM, cross compiled, under an emulator.
+test-aarch64:
+	@tools/test_aarch64.sh
 
 bench: build
 	@model=$$(python3 tools/fetch_default_model.py) && $(BUILD)/quire bench "$$model"

@@ -25,6 +25,12 @@ bool accepts_avx2(const Call& call) {
 }
 #define QUIRE_VECTOR_ROWS(kernel, order) \
   {"avx512", accepts_avx512, kernel##_avx512, order}, {"avx2", accepts_avx2, kernel##_avx2, order},
+#elif defined(__aarch64__)
+template <typename Call>
+bool accepts_neon(const Call& call) {
+  return features_of(call).neon;
+}
+#define QUIRE_VECTOR_ROWS(kernel, order) {"neon", accepts_neon, kernel##_neon, order},
 #else
 #define QUIRE_VECTOR_ROWS(kernel, order)
 #endif

@@ -1,5 +1,5 @@
-// The kernels of this folder by instruction set, as kernels_scalar.cc, kernels_avx2.cc and kernels_avx512.cc make them
-// from the same templates. kernel_rows.cc puts them in tables; nobody else calls them.
+// The kernels of this folder by instruction set, as kernels_scalar.cc, kernels_avx2.cc, kernels_avx512.cc and
+// kernels_neon.cc make them from the same templates. kernel_rows.cc puts them in tables; nobody else calls them.
 #pragma once
 
 #include "ops/cpu/attention.h"
@@ -19,6 +19,7 @@ namespace quire::cpu {
 QUIRE_DECLARE_KERNELS(scalar)
 QUIRE_DECLARE_KERNELS(avx2)
 QUIRE_DECLARE_KERNELS(avx512)
+QUIRE_DECLARE_KERNELS(neon)
 #undef QUIRE_DECLARE_KERNELS
 
 #define QUIRE_DEFINE_KERNELS(suffix, Lanes)                       \
