@@ -34,8 +34,8 @@ struct PackedPanels {
   int64_t scales_stride;
   int64_t k;
   // Memory that will be read soon, and how much of it a kernel of packed int8 weights calls into the cache with every
-  // 32 k, in whole lines. The hardware does this well by itself only while nothing but reading goes on. Kernels of float
-  // weights leave it unused.
+  // 32 k, in whole lines. The hardware does this well by itself only while nothing but reading goes on. Kernels of
+  // float weights leave it unused.
   const uint8_t* ahead = nullptr;
   int64_t ahead_step = 0;
 };
