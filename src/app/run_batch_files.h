@@ -34,9 +34,9 @@ class BatchOutput {
   BatchOutput(const BatchOutput&) = delete;
   BatchOutput& operator=(const BatchOutput&) = delete;
 
-  int64_t num_kept() const { return num_kept_; }        // answers that were there already
-  bool was_repaired() const { return was_repaired_; }   // a line that was cut off has been taken away
-  bool has_answer(const std::string& custom_id) const;  // there
+  int64_t num_kept() const { return num_kept_; }         // answers that were there already
+  bool was_repaired() const { return was_repaired_; }    // a line that was cut off has been taken away
+  bool has_answer(const std::string& custom_id) const;   // there
   bool has_failure(const std::string& custom_id) const;  // there, and no success
   bool has_line_error(int64_t line_number) const { return lines_in_error_.contains(line_number); }
   // False: this run has taken the id already.
