@@ -5,7 +5,8 @@
 // about 30 vector instructions for 512 weights. multiply_tile reads unpacked bytes from the cache and is bound by the
 // multiplier: of 8 dot products, a conversion, a product and a fused multiply-add (two with minima) for every 512
 // weights and token, the former 8 count as work. It takes two panels where registers allow, since a load that
-// broadcasts an activation costs as much as the dot product it serves.
+// broadcasts an activation costs as much as the dot product it serves. VNNI needs no such kernel: it multiplies packed
+// panels for any number of tokens.
 #pragma once
 
 #include <cstdint>
