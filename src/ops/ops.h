@@ -37,9 +37,12 @@ struct OpContext {
   void* stream = nullptr;  // cudaStream_t on the GPU; unused on the CPU
 };
 
-// kAuto may quantize activations to 8 bits where weights are integers; kF32 computes with float activations and weights
-// dequantized inside the kernel.
-enum class Compute : uint8_t { kAuto, kF32 };
+// How much may be rounded inside linear and attention. On a GPU kBF16 is kAuto, and the dtype of activations says more.
+//   kF32: activations stay float; weights become floats inside the kernel.
+//   kAuto: integer weights are multiplied by activations of 8 bits, bf16 weights by activations rounded to bf16; the
+//          operands of attention's two products are rounded to bf16. f16 and f32 weights as under kF32.
+//   kBF16: as kAuto, and f16 weights are rounded to bf16 too.
+enum class Compute : uint8_t { kAuto, kF32, kBF16 };
 
 enum class Activation : uint8_t {
   kSilu,      // x / (1 + e^-x)
