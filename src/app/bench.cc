@@ -91,12 +91,15 @@ Status run(const BenchOptions& options) {
     const CpuInfo cpu = read_cpu_info();
     ThreadPool pool(flags.num_threads > 0 ? flags.num_threads : default_num_threads(cpu));
     machine = measure_machine_limits(pool, cpu.features);
-    console.info(fmt::format("{}, {} threads: reads {:.1f} GB/s, {:.0f} int8 GOP/s, {:.0f} f32 GFLOP/s", cpu.model_name,
-                             pool.num_threads(), machine->read_gbps, machine->int8_gops, machine->f32_gflops));
+    console.info(
+        fmt::format("{}, {} threads: reads {:.1f} GB/s, {:.0f} int8 GOP/s, {:.0f} bf16 and {:.0f} f32 GFLOP/s; "
+                    "products in {}, attention in {}",
+                    cpu.model_name, pool.num_threads(), machine->read_gbps, machine->int8_gops, machine->bf16_gflops,
+                    machine->f32_gflops, arithmetic_name(session.arithmetic.linear),
+                    arithmetic_name(session.arithmetic.attention)));
   }
   const BenchWork work{session.model->config(), session.model->weight_bytes(),
-                       session.engine->memory_plan().kv_bytes_per_token,
-                       session.has_integer_weights && flags.compute == "auto"};
+                       session.engine->memory_plan().kv_bytes_per_token, session.arithmetic};
 
   if (!options.is_json) {
     print_result(fmt::format(kTableRow, "batch", "prompt", "gen", "prefill tok/s (min..max)", "limit",

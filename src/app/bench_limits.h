@@ -3,6 +3,7 @@
 #pragma once
 
 #include "app/bench_run.h"
+#include "app/model_arithmetic.h"
 #include "base/machine_limits.h"
 #include "models/model_config.h"
 
@@ -10,9 +11,9 @@ namespace quire::app {
 
 struct BenchWork {
   const ModelConfig& config;
-  int64_t weight_bytes = 0;          // read once a step
-  int64_t kv_bytes_per_token = 0;    // over all layers
-  bool has_integer_weights = false;  // multiplied as bytes; else as floats
+  int64_t weight_bytes = 0;        // read once a step
+  int64_t kv_bytes_per_token = 0;  // over all layers
+  ModelArithmetic arithmetic;
 };
 
 // Tokens a second of all sequences together.

@@ -52,10 +52,6 @@ double measure_fork_join_us(ThreadPool& pool) {
   return spread_of(times).median * 1e6;
 }
 
-Compute compute_of(const EngineFlags& flags) {
-  return flags.compute == "f32" ? Compute::kF32 : Compute::kAuto;
-}
-
 void measure_processor(const EngineFlags& flags, DoctorFacts& facts) {
   const CpuInfo& cpu = facts.machine.cpu;
   ThreadPool one_thread(1);
@@ -86,18 +82,21 @@ Status measure_model(const DoctorOptions& options, Console& console, DoctorFacts
   console.end_progress();
   model.prefill = spread_of(prefill);
   model.decode = spread_of(decode);
-  model.has_integer_weights = session.has_integer_weights && compute_of(options.engine) == Compute::kAuto;
+  model.arithmetic = session.arithmetic;
   model.bits_per_weight =
       8.0 * static_cast<double>(session.model->weight_bytes()) / num_multiplied_weights(session.model->config());
   facts.is_on_cpu = session.ops->device().kind == DeviceKind::kCpu;
   if (facts.is_on_cpu && facts.limits.read_gbps > 0) {
     const BenchWork work{session.model->config(), session.model->weight_bytes(),
-                         session.engine->memory_plan().kv_bytes_per_token, model.has_integer_weights};
+                         session.engine->memory_plan().kv_bytes_per_token, model.arithmetic};
     constexpr double kNoLimit = 1e12;
     model.limits = bench_limits(work, model.cell, facts.limits);
-    model.decode_read_tok_s = bench_limits(work, model.cell, {facts.limits.read_gbps, kNoLimit, kNoLimit}).decode_tok_s;
+    model.decode_read_tok_s =
+        bench_limits(work, model.cell, {facts.limits.read_gbps, kNoLimit, kNoLimit, kNoLimit}).decode_tok_s;
     model.decode_multiply_tok_s =
-        bench_limits(work, model.cell, {kNoLimit, facts.limits.int8_gops, facts.limits.f32_gflops}).decode_tok_s;
+        bench_limits(work, model.cell,
+                     {kNoLimit, facts.limits.int8_gops, facts.limits.bf16_gflops, facts.limits.f32_gflops})
+            .decode_tok_s;
   }
   facts.model = model;
   return ok_status();
@@ -122,7 +121,10 @@ json::object to_json(const Spread& spread) {
 }
 
 json::object to_json(const MachineLimits& limits) {
-  return {{"read_gb_s", limits.read_gbps}, {"int8_gop_s", limits.int8_gops}, {"f32_gflop_s", limits.f32_gflops}};
+  return {{"read_gb_s", limits.read_gbps},
+          {"int8_gop_s", limits.int8_gops},
+          {"bf16_gflop_s", limits.bf16_gflops},
+          {"f32_gflop_s", limits.f32_gflops}};
 }
 
 json::value known_bytes(int64_t num_bytes) {
@@ -163,8 +165,9 @@ json::object describe_measurements(const DoctorFacts& facts) {
 
 json::object describe_kernels(const DoctorOptions& options, const DoctorFacts& facts) {
   json::object kernels;
-  for (const cpu::KernelChoice& choice :
-       cpu::kernel_choices(facts.machine.cpu.features, compute_of(options.engine), kShownFormats)) {
+  for (const cpu::KernelChoice& choice : cpu::kernel_choices(
+           facts.machine.cpu.features, choose_compute(options.engine.compute, DeviceKind::kCpu, WeightKind::kInteger),
+           kShownFormats)) {
     std::string row = choice.rows.empty() ? std::string() : std::string(choice.rows.front());
     for (const std::string& forced : options.engine.kernels) {
       if (forced.compare(0, choice.op.size() + 1, choice.op + "=") != 0) continue;
@@ -213,8 +216,8 @@ void print_report(const DoctorOptions& options, const DoctorFacts& facts, const 
   line("GPU", gpus.empty() ? "none found" : gpus);
   const auto rates = [](const MachineLimits& limits) {
     if (!(limits.read_gbps > 0)) return std::string("not measured on this processor");
-    return fmt::format("reads {:.1f} GB/s, multiplies {:.0f} int8 GOP/s, {:.0f} f32 GFLOP/s", limits.read_gbps,
-                       limits.int8_gops, limits.f32_gflops);
+    return fmt::format("reads {:.1f} GB/s, multiplies {:.0f} int8 GOP/s, {:.0f} bf16 and {:.0f} f32 GFLOP/s",
+                       limits.read_gbps, limits.int8_gops, limits.bf16_gflops, limits.f32_gflops);
   };
   line("all threads", rates(facts.limits));
   line("one thread", rates(facts.one_thread_limits));

@@ -153,12 +153,12 @@ void look_at_processor(const DoctorFacts& facts, std::vector<Finding>& findings)
 void look_at_prefill(const DoctorFacts& facts, const DoctorModel& model, std::vector<Finding>& findings) {
   if (!(model.limits.prefill_tok_s > 0)) return;
   const double share = model.prefill.median / model.limits.prefill_tok_s;
-  const char* kind = model.has_integer_weights ? "int8" : "float";
+  const char* kind = arithmetic_name(model.arithmetic.linear);
   std::string text = fmt::format(
       "prefill reaches {:.0f} tok/s, {:.0f} % of what the processor's {} multiplications "
       "allow ({:.0f})",
       model.prefill.median, percent(share), kind, model.limits.prefill_tok_s);
-  if (!model.has_integer_weights && facts.machine.cpu.features.has_avx2()) {
+  if (model.arithmetic.linear != Arithmetic::kInt8 && facts.machine.cpu.features.has_avx2()) {
     text += ": a quantized model (q8_0, q4_0) is multiplied as bytes, several times as fast";
   } else if (share >= kNearLimit) {
     text += ": only more cores, or a smaller model, would be faster";

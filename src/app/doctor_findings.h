@@ -21,7 +21,7 @@ struct DoctorModel {
   BenchLimits limits;
   double decode_read_tok_s = 0.0;      // if reading weights and KV were all the work
   double decode_multiply_tok_s = 0.0;  // if multiplying were
-  bool has_integer_weights = false;    // multiplied as bytes
+  ModelArithmetic arithmetic;
   double bits_per_weight = 0.0;
 };
 

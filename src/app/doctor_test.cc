@@ -102,8 +102,8 @@ DoctorFacts good_facts() {
   facts.machine.swap_bytes = facts.machine.swap_used_bytes = 0;
   facts.machine.own_swapped_bytes = 0;
   facts.num_threads = 4;
-  facts.limits = {40, 2000, 600};
-  facts.one_thread_limits = {20, 500, 150};
+  facts.limits = {40, 2000, 1200, 600};
+  facts.one_thread_limits = {20, 500, 300, 150};
   facts.fork_join_us = 2;
   return facts;
 }
@@ -196,7 +196,7 @@ TEST(DoctorFindings, ProblemsComeFirst) {
 TEST(DoctorFindings, SaysWhatLimitsAModel) {
   DoctorFacts facts = good_facts();
   DoctorModel model;
-  model.has_integer_weights = true;
+  model.arithmetic.linear = Arithmetic::kInt8;
   model.bits_per_weight = 8.5;
   model.limits = {2000, 100};
   model.decode_read_tok_s = 100;
@@ -217,7 +217,7 @@ TEST(DoctorFindings, SaysWhatLimitsAModel) {
   facts.model->decode_read_tok_s = 900;
   EXPECT_NE(find(find_what_limits(facts), "decode")->text.find("multiplications limit"), std::string::npos);
 
-  facts.model->has_integer_weights = false;
+  facts.model->arithmetic.linear = Arithmetic::kF32;
   EXPECT_NE(find(find_what_limits(facts), "prefill")->text.find("quantized"), std::string::npos);
 
   facts.model->limits = {};  // a processor whose limits are not known

@@ -31,7 +31,7 @@ bool wants_cuda(const EngineFlags& flags) {
   return flags.backend == "cuda" || flags.device.rfind("cuda", 0) == 0;
 }
 
-BackendOptions backend_options(const EngineFlags& flags) {
+BackendOptions backend_options(const EngineFlags& flags, Compute compute) {
   BackendOptions options;
   if (flags.backend == "reference") {
     options.kind = BackendKind::kReference;
@@ -42,7 +42,7 @@ BackendOptions backend_options(const EngineFlags& flags) {
     }
   }
   options.num_threads = flags.num_threads;
-  options.compute = flags.compute == "f32" ? Compute::kF32 : Compute::kAuto;
+  options.compute = compute;
   if (flags.quantization == "fp8") options.weight_quantization = WeightQuantization::kF8;
   for (const std::string& forced : flags.kernels) {
     const size_t equals = forced.find('=');
@@ -67,16 +67,20 @@ std::vector<TunedLinear> load_tuning(const EngineFlags& flags, Console& console)
 }
 
 // What the flags name; where they name nothing, a GPU if there is one that this build can use, else the CPU.
-Result<std::unique_ptr<Ops>> choose_ops(const EngineFlags& flags, Console& console) {
-  BackendOptions options = backend_options(flags);
+Result<std::unique_ptr<Ops>> choose_ops(const EngineFlags& flags, WeightKind weights, Console& console) {
+  const Compute of_cpu = choose_compute(flags.compute, DeviceKind::kCpu, weights);
+  const Compute of_gpu = choose_compute(flags.compute, DeviceKind::kCuda, weights);
+  BackendOptions options = backend_options(flags, wants_cuda(flags) ? of_gpu : of_cpu);
   if (options.kind == BackendKind::kCpu) options.tuned_linear = load_tuning(flags, console);
   if (flags.backend != "auto" || flags.device != "auto" || !has_cuda_backend()) return create_ops(options);
   options.kind = BackendKind::kCuda;
+  options.compute = of_gpu;
   Result<std::unique_ptr<Ops>> ops = create_ops(options);
   const StatusCode code = ops.status().code();
   if (code != StatusCode::kUnavailable && code != StatusCode::kUnimplemented) return ops;
   console.info("computing on the CPU: " + ops.status().message());
   options.kind = BackendKind::kCpu;
+  options.compute = of_cpu;
   return create_ops(options);
 }
 
@@ -94,7 +98,7 @@ constexpr int kDefaultBatchedTokensOfGpu = 8192;
 
 constexpr int kMostSamplingThreads = 8;
 
-EngineOptions engine_options(const EngineFlags& flags, const Ops& ops, const Tokenizer* tokenizer) {
+EngineOptions engine_options(const EngineFlags& flags, Compute compute, const Ops& ops, const Tokenizer* tokenizer) {
   EngineOptions options;
   if (ops.device().kind == DeviceKind::kCuda) {
     options.max_num_seqs = kDefaultSeqsOfGpu;
@@ -114,7 +118,11 @@ EngineOptions engine_options(const EngineFlags& flags, const Ops& ops, const Tok
                                                          : PreemptionMode::kAuto;
   options.memory_utilization = flags.memory_utilization;
   options.kv_dtype = parse_float_dtype(flags.kv_cache_dtype);
-  options.compute = flags.compute == "f32" ? Compute::kF32 : Compute::kAuto;
+  options.compute = compute;
+  // f16 weights that auto multiplies in float do not ask for K and V of 32 bits.
+  if (flags.compute == "auto" && compute == Compute::kF32 && !options.kv_dtype.has_value()) {
+    options.kv_dtype = DType::kF16;
+  }
   options.has_prefix_cache = !flags.is_prefix_cache_off;
   const int num_threads = flags.num_threads > 0 ? flags.num_threads : default_num_threads(read_cpu_info());
   options.num_sampling_threads = std::min(num_threads, kMostSamplingThreads);
@@ -166,16 +174,6 @@ int64_t num_bytes_of(const TensorSource& tensors) {
   int64_t num_bytes = 0;
   for (const SourceTensor& tensor : tensors.tensors()) num_bytes += static_cast<int64_t>(tensor.data.size());
   return num_bytes;
-}
-
-bool has_mostly_integer_weights(const TensorSource& tensors) {
-  int64_t num_integer_bytes = 0;
-  for (const SourceTensor& tensor : tensors.tensors()) {
-    if (tensor.format.has_value() && !quant_format(*tensor.format).is_float) {
-      num_integer_bytes += static_cast<int64_t>(tensor.data.size());
-    }
-  }
-  return 2 * num_integer_bytes > num_bytes_of(tensors);
 }
 
 }  // namespace
@@ -235,7 +233,11 @@ Result<ModelSession> open_model_session(const EngineFlags& flags, Console& conso
     }
   }
   if (options.reads_sampling_defaults) session.default_sampling = read_default_sampling(checkpoint, console);
-  ASSIGN_OR_RETURN(session.ops, choose_ops(flags, console));
+  LoadModelOptions load_options;
+  if (is_random) load_options.random_format = find_format_by_name(flags.quantization).value_or(FormatId::kBF16);
+  const WeightKind weights =
+      is_random ? weight_kind(*load_options.random_format) : main_weight_kind(checkpoint.tensors());
+  ASSIGN_OR_RETURN(session.ops, choose_ops(flags, weights, console));
   if (session.ops->device().kind == DeviceKind::kCpu) RETURN_IF_ERROR(check_supported_on_cpu(flags));
   if (checkpoint.has_tensors()) {
     // Said before minutes of loading, not after.
@@ -243,10 +245,8 @@ Result<ModelSession> open_model_session(const EngineFlags& flags, Console& conso
   }
 
   const std::string name = path.filename().string();
-  LoadModelOptions load_options;
   load_options.max_context = flags.max_model_len;
   load_options.activation_dtype = parse_float_dtype(flags.compute == "f32" ? flags.compute : flags.dtype);
-  if (is_random) load_options.random_format = find_format_by_name(flags.quantization).value_or(FormatId::kBF16);
   load_options.progress = [&](const LoadProgress& progress) {
     console.progress("loading " + name, progress.num_bytes_done, progress.num_bytes_total);
     if (options.on_progress) options.on_progress(progress.num_bytes_done, progress.num_bytes_total);
@@ -256,14 +256,14 @@ Result<ModelSession> open_model_session(const EngineFlags& flags, Console& conso
   if (text.valid()) {
     ASSIGN_OR_RETURN(session.text, text.get());
   }
-  EngineOptions of_engine =
-      engine_options(flags, *session.ops, session.text != nullptr ? &session.text->tokenizer() : nullptr);
   const bool is_on_cpu = session.ops->device().kind == DeviceKind::kCpu;
+  const Compute compute = choose_compute(flags.compute, session.ops->device().kind, weights);
+  EngineOptions of_engine =
+      engine_options(flags, compute, *session.ops, session.text != nullptr ? &session.text->tokenizer() : nullptr);
   if (options.is_serving && is_on_cpu && flags.max_num_batched_tokens == 0) of_engine.max_num_batched_tokens = 0;
   if (options.needs_model_hash) of_engine.model_hash = hash_model(checkpoint);
   ASSIGN_OR_RETURN(session.engine, Engine::create(*session.ops, *session.model, of_engine));
-  session.has_integer_weights = checkpoint.has_tensors() ? has_mostly_integer_weights(checkpoint.tensors())
-                                                         : !quant_format(*load_options.random_format).is_float;
+  session.arithmetic = model_arithmetic(compute, weights);
   session.load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 
   const MemoryPlan& plan = session.engine->memory_plan();

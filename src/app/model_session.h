@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "app/console.h"
+#include "app/model_arithmetic.h"
 #include "app/options.h"
 #include "base/status.h"
 #include "engine/engine.h"
@@ -23,7 +24,7 @@ struct ModelSession {
   std::unique_ptr<Engine> engine;      // last: it refers to ops and model
   double load_seconds = 0.0;
   SamplingParams default_sampling = {};  // of a server's requests; filled where SessionOptions asks for it
-  bool has_integer_weights = false;  // most bytes of the file are quantized: --compute auto multiplies them as integers
+  ModelArithmetic arithmetic;            // on the CPU
 };
 
 enum class TextUse : uint8_t { kNeeded, kNone };

@@ -95,14 +95,16 @@ void add_engine_flags(CLI::App& parser, EngineFlags& flags) {
           ""));
   option("--backend", flags.backend, "Kernels: auto, reference (plain and slow), cpu or cuda")
       ->check(CLI::IsMember({"auto", "reference", "cpu", "cuda"}));
-  option("--compute", flags.compute, "auto: 8-bit activations for integer weights; f32: float throughout")
-      ->check(CLI::IsMember({"auto", "f32"}));
+  option("--compute", flags.compute,
+         "Products on the CPU. auto: integer weights by 8-bit activations, bf16 weights and attention in bf16, other "
+         "floats in float; bf16: f16 weights and attention in bf16 too; f32: float throughout")
+      ->check(CLI::IsMember({"auto", "f32", "bf16"}));
   option("--dtype", flags.dtype,
          "Activations between layers: auto (float on the CPU, the model's own on a GPU), f32, f16 or bf16")
       ->check(CLI::IsMember({"auto", "f32", "f16", "bf16"}));
   option("--kv-cache-dtype", flags.kv_cache_dtype,
-         "KV cache: auto (f32 under --compute f32, else f16, or what a GPU computes in), f32, f16, bf16, or fp8 (e4m3 "
-         "with a scale for each token and head; on a GPU)")
+         "KV cache: auto (f32 under --compute f32, else 16 bits of the kind that attention or a GPU computes in), f32, "
+         "f16, bf16, or fp8 (e4m3 with a scale for each token and head; on a GPU)")
       ->check(CLI::IsMember({"auto", "f32", "f16", "bf16", "fp8"}));
   option("--page-size", flags.page_size, "Tokens in a KV page: a power of two from 8 to 256")
       ->check(CLI::IsMember({8, 16, 32, 64, 128, 256}));

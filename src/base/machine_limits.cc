@@ -62,6 +62,20 @@ constexpr int64_t kPieces = 64;
   return static_cast<int64_t>(total);
 }
 
+[[gnu::target("avx512f,avx512bw,avx512bf16")]] int64_t spin_bf16_avx512() {
+  __m512 sums[kChains];
+  for (int i = 0; i < kChains; ++i) sums[i] = _mm512_set1_ps(static_cast<float>(i));
+  __m512i x = _mm512_set1_epi16(0x3f7f);
+  for (int64_t step = 0; step < kSteps; ++step) {
+    const __m512bh pairs = reinterpret_cast<__m512bh>(x);
+    for (int i = 0; i < kChains; ++i) sums[i] = _mm512_dpbf16_ps(sums[i], pairs, pairs);
+    __asm__ volatile("" : "+v"(x));
+  }
+  float total = 0;
+  for (const __m512& sum : sums) total += _mm512_reduce_add_ps(sum);
+  return static_cast<int64_t>(total);
+}
+
 [[gnu::target("avx2,fma")]] int64_t spin_f32_avx2() {
   __m256 sums[kChains];
   for (int i = 0; i < kChains; ++i) sums[i] = _mm256_set1_ps(static_cast<float>(i));
@@ -172,10 +186,13 @@ MachineLimits measure_machine_limits(ThreadPool& pool, const CpuFeatures& featur
   limits.int8_gops =
       features.has_avx512_vnni() ? spin_rate(pool, spin_int8_avx512, 128) : spin_rate(pool, spin_int8_avx2, 64);
   limits.f32_gflops = features.has_avx512() ? spin_rate(pool, spin_f32_avx512, 32) : spin_rate(pool, spin_f32_avx2, 16);
+  limits.bf16_gflops =
+      features.has_avx512() && features.avx512_bf16 ? spin_rate(pool, spin_bf16_avx512, 64) : limits.f32_gflops;
 #elif defined(__aarch64__)
   limits.int8_gops =
       features.neon_dotprod ? spin_rate(pool, spin_int8_dotprod, 32) : spin_rate(pool, spin_int8_neon, 16);
   limits.f32_gflops = spin_rate(pool, spin_f32_neon, 8);
+  limits.bf16_gflops = limits.f32_gflops;
 #endif
 #if defined(__x86_64__) || defined(__aarch64__)
   const std::vector<uint64_t> words((int64_t{256} << 20) / 8, 1);

@@ -83,7 +83,7 @@ Status Engine::init() {
   config.max_model_len = options_.max_model_len;
   config.page_size = options_.page_size;
   config.kv_dtype = options_.kv_dtype.value_or(options_.compute == Compute::kF32 ? DType::kF32
-                                               : is_on_cpu                       ? DType::kF16
+                                               : is_on_cpu                       ? DType::kBF16
                                                                                  : model_.activation_dtype());
   config.kv_cache_memory_bytes = options_.kv_cache_memory_bytes;
   const Ops::MemorySize memory = ops_.memory();

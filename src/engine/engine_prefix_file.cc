@@ -14,6 +14,18 @@ namespace quire {
 
 namespace {
 
+const char* compute_name(Compute compute) {
+  switch (compute) {
+    case Compute::kAuto:
+      return "auto";
+    case Compute::kF32:
+      return "f32";
+    case Compute::kBF16:
+      return "bf16";
+  }
+  return "";
+}
+
 void describe(std::ostream& out, const char* name, const RopeConfig& rope) {
   out << name << ": theta " << rope.theta << ", " << rope.rotary_dim << " of a head, "
       << rope_scaling_name(rope.scaling) << " " << rope.factor << " " << rope.original_context << " "
@@ -60,7 +72,7 @@ std::string Engine::prefix_file_key() const {
     for (const int layer : group.layers) out << " " << layer;
   }
   out << "\nactivations: " << dtype_name(model_.activation_dtype()) << "\n";
-  out << "compute: " << (options_.compute == Compute::kF32 ? "f32" : "auto") << "\n";
+  out << "compute: " << compute_name(options_.compute) << "\n";
   out << "kernels: " << ops_.numerics() << "\n";
   // Longrope's factors depend on the longest context that is served.
   out << "rope context: "
