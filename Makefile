@@ -2,7 +2,7 @@
 BUILD := build/release
 PROMPT ?= Explain in two sentences why the sky is blue.
 
-.PHONY: all deps build model run test test-aarch64 bench
+.PHONY: all deps build quire model run test test-aarch64 bench
 all: build
 
 deps:
@@ -12,10 +12,15 @@ build: deps
 	@test -f $(BUILD)/build.ninja || cmake --preset release
 	@cmake --build $(BUILD)
 
+# The program without its tests, which take longer to compile.
+quire: deps
+	@test -f $(BUILD)/build.ninja || cmake --preset release
+	@cmake --build $(BUILD) --target quire
+
 model: deps
 	@python3 tools/fetch_default_model.py
 
-run: build
+run: quire
 	@model=$$(python3 tools/fetch_default_model.py) && \
 	  $(BUILD)/quire generate "$$model" --chat --max-tokens 128 --prompt "$(PROMPT)"
 
@@ -27,5 +32,5 @@ test: build
 test-aarch64:
 	@tools/test_aarch64.sh
 
-bench: build
+bench: quire
 	@model=$$(python3 tools/fetch_default_model.py) && $(BUILD)/quire bench "$$model"

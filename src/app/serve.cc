@@ -170,6 +170,7 @@ class Server {
   void tell_cache_config();
   std::string metrics_text();
   Status wait_for_end();
+  std::string told_keys() const;  // "2 API keys"
   void reload_keys();
   void drain();
   void stop();
@@ -331,11 +332,15 @@ Status Server::make_routes() {
   return ok_status();
 }
 
+std::string Server::told_keys() const {
+  return fmt::format("{} API key{}", keys_->num_keys(), keys_->num_keys() == 1 ? "" : "s");
+}
+
 void Server::reload_keys() {
   if (keys_ == nullptr) return;
   const Status status = keys_->reload();
   if (status.is_ok()) {
-    console_.info(fmt::format("{} API keys read again from {}", keys_->num_keys(), flags_.api_key_file));
+    console_.info(fmt::format("{} read again from {}", told_keys(), flags_.api_key_file));
   } else {
     console_.error("the API keys stay as they were: " + status.message());
   }
@@ -436,7 +441,7 @@ Status Server::run() {
   std::string names = names_.front();
   for (size_t i = 1; i < names_.size(); ++i) names += ", " + names_[i];
   console_.info(fmt::format("serving {} on {}{}", names, http_->address(),
-                            keys_ == nullptr ? std::string() : fmt::format(", {} API keys", keys_->num_keys())));
+                            keys_ == nullptr ? std::string() : ", " + told_keys()));
 
   const Status ended = wait_for_end();
   if (ended.is_ok()) drain();

@@ -39,6 +39,7 @@ class AccessLog {
 
     static Field of(std::string_view name, std::string_view text) { return {name, std::string(text), false}; }
     static Field of(std::string_view name, int64_t number) { return {name, std::to_string(number), true}; }
+    static Field boolean(std::string_view name, bool value) { return {name, value ? "true" : "false", true}; }
     static Field milliseconds(std::string_view name, double seconds);
   };
 

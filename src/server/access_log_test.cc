@@ -30,7 +30,7 @@ TEST(AccessLog, LinesOfBothKinds) {
       log.write(LogSeverity::kDebug, "hidden", {});
       log.write(LogSeverity::kInfo, "request",
                 {Field::of("path", "/a b\n\x1b[2J\"\xff"), Field::of("status", int64_t{200}),
-                 Field::milliseconds("ms", 0.01234), Field::of("model", "plain")});
+                 Field::milliseconds("ms", 0.01234), Field::boolean("stream", true), Field::of("model", "plain")});
     }
     ::close(ends[1]);
     const std::string text = read_all(ends[0]);
@@ -42,10 +42,11 @@ TEST(AccessLog, LinesOfBothKinds) {
       EXPECT_EQ(line.at("level").as_string(), "info");
       EXPECT_EQ(line.at("status").as_int64(), 200);
       EXPECT_EQ(line.at("ms").as_double(), 12.3);
+      EXPECT_TRUE(line.at("stream").as_bool());
       EXPECT_EQ(line.at("path").as_string(), "/a b\n\x1b[2J\"\xef\xbf\xbd");
     } else {
       EXPECT_NE(text.find(" level=info event=request path=\"/a b\\n\\u001b[2J\\\"\xef\xbf\xbd\" status=200 ms=12.3 "
-                          "model=plain\n"),
+                          "stream=true model=plain\n"),
                 std::string::npos)
           << text;
     }

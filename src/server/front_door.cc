@@ -165,7 +165,7 @@ void FrontDoor::log(const HttpRequest& head, const std::string& request_id, int6
   }
   fields.push_back(Field::of("bytes_in", outcome.num_body_bytes_in));
   fields.push_back(Field::of("bytes_out", outcome.num_bytes_out));
-  if (outcome.is_stream) fields.push_back(Field::of("stream", "true"));
+  if (outcome.is_stream) fields.push_back(Field::boolean("stream", true));
   if (!facts.model.empty()) fields.push_back(Field::of("model", facts.model));
   if (facts.num_prompt_tokens >= 0) fields.push_back(Field::of("prompt_tokens", facts.num_prompt_tokens));
   if (facts.num_cached_tokens >= 0) fields.push_back(Field::of("cached_tokens", facts.num_cached_tokens));

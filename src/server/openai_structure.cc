@@ -146,6 +146,11 @@ void read_structure(FieldReader& reader, StructureRequest& structure) {
     if (value == nullptr || value->is_null()) continue;
     set(reader, "structured_outputs." + std::string(form.name), form.kind, *value, structure);
   }
+  const json::value* tag = outputs->get_object().if_contains("structural_tag");
+  if (tag != nullptr && !tag->is_null()) {
+    reader.fail("structured_outputs", invalid_argument("structured_outputs.structural_tag is not supported: use json, "
+                                                       "regex, choice or grammar, or tools"));
+  }
 }
 
 }  // namespace quire

@@ -131,6 +131,7 @@ TEST(CompletionBody, SaysWhatIsWrongAndWhere) {
           {R"({"prompt":"x","response_format":{"type":"xml"}})", "response_format", "json_object"},
           {R"({"prompt":"x","guided_regex":"a","guided_choice":["b"]})", "guided_choice", "exclude"},
           {R"({"prompt":"x","guided_choice":[]})", "guided_choice", "list"},
+          {R"({"prompt":"x","structured_outputs":{"structural_tag":"{}"}})", "structured_outputs", "structural_tag"},
           {"{\"prompt\":\"\xd6\xd0\xce\xc4\"}", "", "JSON"},  // GBK
           {R"({"prompt":"\ud800"})", "", "JSON"},
           {std::string("{\"prompt\":\"a\0b\"}", 16), "", "JSON"},
@@ -252,6 +253,8 @@ TEST(ChatBody, SaysWhatIsWrongAndWhere) {
           {head + R"("max_completion_tokens":-2})", "max_completion_tokens", "whole number"},
           {head + R"("chat_template_kwargs":[]})", "chat_template_kwargs", "object"},
           {head + R"("truncate_prompt_tokens":10})", "truncate_prompt_tokens", "never cut"},
+          {head + R"("best_of":2})", "best_of", "not supported"},
+          {head + R"("suffix":"end"})", "suffix", "not supported"},
       },
       [](std::string_view body, const ApiLimits& limits) { return parse_chat_request(body, limits, {}); });
 }
