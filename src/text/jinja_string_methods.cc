@@ -1,34 +1,13 @@
 // The methods of Python's str that templates use, on marked text. Positions are characters for the template, bytes
 // here.
 #include <algorithm>
-#include <functional>
 #include <limits>
 
-#include "text/jinja_attributes.h"
 #include "text/jinja_format.h"
-#include "text/jinja_operators.h"
+#include "text/jinja_string_call.h"
 #include "text/jinja_unicode.h"
 
 namespace quire::jinja {
-namespace {
-
-constexpr size_t kNotFound = std::string_view::npos;
-
-struct Call {
-  Runtime& runtime;
-  const Value& self;
-  std::string_view name;
-  const Arguments& arguments;
-
-  const Text& text() const { return self.text(); }
-  std::string_view bytes() const { return self.bytes(); }
-  bool is_markup() const { return self.str().is_markup; }
-  Value make(Text result) const { return runtime.make_string(std::move(result), is_markup()); }
-  Value piece(size_t begin, size_t end) const { return make(text().substr(begin, end)); }
-  Result<std::vector<Value>> bind(std::initializer_list<std::string_view> names, size_t num_required) const {
-    return bind_arguments(name, arguments, names, num_required);
-  }
-};
 
 Status expects_string(std::string_view method, const Value& value) {
   return invalid_argument(std::string(method) + "() argument must be str, not " + type_name(value));
@@ -40,6 +19,10 @@ Result<int64_t> integer_argument(const Value& value, int64_t fallback) {
   return invalid_argument(std::string("'") + type_name(value) + "' object cannot be interpreted as an integer");
 }
 
+namespace {
+
+constexpr size_t kNotFound = std::string_view::npos;
+
 // ---- strip ----
 
 bool is_stripped(uint32_t code_point, const std::optional<std::vector<uint32_t>>& set) {
@@ -47,7 +30,7 @@ bool is_stripped(uint32_t code_point, const std::optional<std::vector<uint32_t>>
   return std::find(set->begin(), set->end(), code_point) != set->end();
 }
 
-Result<Value> strip(const Call& call) {
+Result<Value> strip(const StringCall& call) {
   ASSIGN_OR_RETURN(const std::vector<Value> bound, call.bind({"/chars"}, 0));
   std::optional<std::vector<uint32_t>> set;
   if (!bound[0].is_missing() && !bound[0].is_none()) {
@@ -79,160 +62,10 @@ Result<Value> strip(const Call& call) {
   return call.piece(begin, end);
 }
 
-// ---- split ----
-
-struct Piece {
-  size_t begin, end;
-};
-
-std::vector<Piece> split_on_space(std::string_view bytes, int64_t max_split) {
-  std::vector<Piece> pieces;
-  size_t at = 0;
-  const auto skip = [&](bool spaces) {
-    while (at < bytes.size()) {
-      const CodePoint point = code_point_at(bytes, at);
-      if (is_python_space(point.value) != spaces) break;
-      at += point.num_bytes;
-    }
-  };
-  for (;;) {
-    skip(true);
-    if (at >= bytes.size()) return pieces;
-    const size_t begin = at;
-    if (max_split >= 0 && static_cast<int64_t>(pieces.size()) >= max_split) {
-      size_t end = bytes.size();
-      while (end > begin) {
-        const size_t previous = previous_offset(bytes, end);
-        if (!is_python_space(code_point_at(bytes, previous).value)) break;
-        end = previous;
-      }
-      pieces.push_back({begin, end});
-      return pieces;
-    }
-    skip(false);
-    pieces.push_back({begin, at});
-  }
-}
-
-std::vector<Piece> rsplit_on_space(std::string_view bytes, int64_t max_split) {
-  std::vector<Piece> pieces;
-  size_t end = bytes.size();
-  const auto skip = [&](bool spaces) {
-    while (end > 0) {
-      const size_t previous = previous_offset(bytes, end);
-      if (is_python_space(code_point_at(bytes, previous).value) != spaces) break;
-      end = previous;
-    }
-  };
-  for (;;) {
-    skip(true);
-    if (end == 0) break;
-    const size_t piece_end = end;
-    if (max_split >= 0 && static_cast<int64_t>(pieces.size()) >= max_split) {
-      size_t begin = 0;
-      while (is_python_space(code_point_at(bytes, begin).value)) begin += code_point_at(bytes, begin).num_bytes;
-      pieces.push_back({begin, piece_end});
-      break;
-    }
-    skip(false);
-    pieces.push_back({end, piece_end});
-  }
-  std::reverse(pieces.begin(), pieces.end());
-  return pieces;
-}
-
-std::vector<Piece> split_on(std::string_view bytes, std::string_view separator, int64_t max_split) {
-  std::vector<Piece> pieces;
-  size_t begin = 0;
-  while (max_split < 0 || static_cast<int64_t>(pieces.size()) < max_split) {
-    const size_t found = bytes.find(separator, begin);
-    if (found == kNotFound) break;
-    pieces.push_back({begin, found});
-    begin = found + separator.size();
-  }
-  pieces.push_back({begin, bytes.size()});
-  return pieces;
-}
-
-std::vector<Piece> rsplit_on(std::string_view bytes, std::string_view separator, int64_t max_split) {
-  std::vector<Piece> pieces;
-  size_t end = bytes.size();
-  while (max_split < 0 || static_cast<int64_t>(pieces.size()) < max_split) {
-    if (end < separator.size()) break;
-    const size_t found = bytes.rfind(separator, end - separator.size());
-    if (found == kNotFound) break;
-    pieces.push_back({found + separator.size(), end});
-    end = found;
-  }
-  pieces.push_back({0, end});
-  std::reverse(pieces.begin(), pieces.end());
-  return pieces;
-}
-
-Result<Value> make_pieces(const Call& call, const std::vector<Piece>& pieces, Kind kind = Kind::kList) {
-  RETURN_IF_ERROR(call.runtime.step(static_cast<int64_t>(pieces.size())));
-  std::vector<Value> items;
-  items.reserve(pieces.size());
-  for (const Piece& piece : pieces) items.push_back(call.piece(piece.begin, piece.end));
-  return call.runtime.make_list(std::move(items), kind);
-}
-
-Result<Value> split(const Call& call) {
-  ASSIGN_OR_RETURN(const std::vector<Value> bound, call.bind({"sep", "maxsplit"}, 0));
-  ASSIGN_OR_RETURN(const int64_t max_split, integer_argument(bound[1], -1));
-  const bool is_right = call.name == "rsplit";
-  if (bound[0].is_missing() || bound[0].is_none()) {
-    return make_pieces(call,
-                       is_right ? rsplit_on_space(call.bytes(), max_split) : split_on_space(call.bytes(), max_split));
-  }
-  if (!bound[0].is_string()) return invalid_argument(std::string("must be str or None, not ") + type_name(bound[0]));
-  const std::string_view separator = bound[0].bytes();
-  if (separator.empty()) return invalid_argument("empty separator");
-  return make_pieces(
-      call, is_right ? rsplit_on(call.bytes(), separator, max_split) : split_on(call.bytes(), separator, max_split));
-}
-
-Result<Value> splitlines(const Call& call) {
-  ASSIGN_OR_RETURN(const std::vector<Value> bound, call.bind({"keepends"}, 0));
-  const bool keeps_ends = !bound[0].is_missing() && is_true(bound[0]);
-  const std::string_view bytes = call.bytes();
-  std::vector<Piece> pieces;
-  size_t begin = 0;
-  for (size_t at = 0; at < bytes.size();) {
-    const CodePoint point = code_point_at(bytes, at);
-    size_t next = at + point.num_bytes;
-    if (is_line_break(point.value)) {
-      if (point.value == '\r' && next < bytes.size() && bytes[next] == '\n') ++next;
-      pieces.push_back({begin, keeps_ends ? next : at});
-      begin = next;
-    }
-    at = next;
-  }
-  if (begin < bytes.size()) pieces.push_back({begin, bytes.size()});
-  return make_pieces(call, pieces);
-}
-
-Result<Value> partition(const Call& call) {
-  ASSIGN_OR_RETURN(const std::vector<Value> bound, call.bind({"/sep"}, 1));
-  if (!bound[0].is_string()) return expects_string(call.name, bound[0]);
-  const std::string_view separator = bound[0].bytes();
-  if (separator.empty()) return invalid_argument("empty separator");
-  const bool is_right = call.name == "rpartition";
-  const size_t found = is_right ? call.bytes().rfind(separator) : call.bytes().find(separator);
-  const size_t size = call.bytes().size();
-  if (found == kNotFound) {
-    if (is_right) return make_pieces(call, {{0, 0}, {0, 0}, {0, size}}, Kind::kTuple);
-    return make_pieces(call, {{0, size}, {size, size}, {size, size}}, Kind::kTuple);
-  }
-  return call.runtime.make_list(
-      {call.piece(0, found), call.piece(found, found + separator.size()), call.piece(found + separator.size(), size)},
-      Kind::kTuple);
-}
-
 // ---- search ----
 
 // The window of [start:end] in bytes; none where start lies behind the text.
-Result<std::optional<Piece>> window(const Call& call, const Value& start, const Value& end) {
+Result<std::optional<Piece>> window(const StringCall& call, const Value& start, const Value& end) {
   const StringObject& string = call.self.str();
   const int64_t length = static_cast<int64_t>(string.num_chars);
   const auto index = [&](const Value& value, int64_t fallback) -> Result<int64_t> {
@@ -250,7 +83,7 @@ Result<std::optional<Piece>> window(const Call& call, const Value& start, const 
   return std::optional<Piece>({string.offset_of(static_cast<size_t>(from)), string.offset_of(static_cast<size_t>(to))});
 }
 
-Result<Value> find(const Call& call) {
+Result<Value> find(const StringCall& call) {
   ASSIGN_OR_RETURN(const std::vector<Value> bound, call.bind({"/sub", "/start", "/end"}, 1));
   if (!bound[0].is_string()) return expects_string(call.name, bound[0]);
   ASSIGN_OR_RETURN(const std::optional<Piece> range, window(call, bound[1], bound[2]));
@@ -266,7 +99,7 @@ Result<Value> find(const Call& call) {
   return Value::integer(static_cast<int64_t>(count_code_points(call.bytes().substr(0, range->begin + found))));
 }
 
-Result<Value> count(const Call& call) {
+Result<Value> count(const StringCall& call) {
   ASSIGN_OR_RETURN(const std::vector<Value> bound, call.bind({"/sub", "/start", "/end"}, 1));
   if (!bound[0].is_string()) return expects_string(call.name, bound[0]);
   ASSIGN_OR_RETURN(const std::optional<Piece> range, window(call, bound[1], bound[2]));
@@ -279,7 +112,7 @@ Result<Value> count(const Call& call) {
   return Value::integer(total);
 }
 
-Result<Value> starts_or_ends_with(const Call& call) {
+Result<Value> starts_or_ends_with(const StringCall& call) {
   ASSIGN_OR_RETURN(const std::vector<Value> bound, call.bind({"/affix", "/start", "/end"}, 1));
   ASSIGN_OR_RETURN(const std::optional<Piece> range, window(call, bound[1], bound[2]));
   const auto matches = [&](const Value& affix) {
@@ -304,7 +137,7 @@ Result<Value> starts_or_ends_with(const Call& call) {
 
 // ---- change ----
 
-Result<Value> replace(const Call& call) {
+Result<Value> replace(const StringCall& call) {
   ASSIGN_OR_RETURN(const std::vector<Value> bound, call.bind({"/old", "/new", "/count"}, 2));
   for (size_t i = 0; i < 2; ++i) {
     if (!bound[i].is_string()) return expects_string("replace", bound[i]);
@@ -333,7 +166,7 @@ Result<Value> replace(const Call& call) {
   return call.make(std::move(out));
 }
 
-Result<Value> join(const Call& call) {
+Result<Value> join(const StringCall& call) {
   ASSIGN_OR_RETURN(const std::vector<Value> bound, call.bind({"/iterable"}, 1));
   ASSIGN_OR_RETURN(const std::vector<Value> items, collect_items(call.runtime, bound[0]));
   Text out;
@@ -349,13 +182,13 @@ Result<Value> join(const Call& call) {
   return call.make(std::move(out));
 }
 
-Result<Value> change_case(const Call& call, CaseMapping mapping) {
+Result<Value> change_case(const StringCall& call, CaseMapping mapping) {
   RETURN_IF_ERROR(call.bind({}, 0).status());
   RETURN_IF_ERROR(call.runtime.check_string_size(call.text().size()));
   return call.make(map_case(call.text(), mapping));
 }
 
-Result<Value> remove_affix(const Call& call) {
+Result<Value> remove_affix(const StringCall& call) {
   ASSIGN_OR_RETURN(const std::vector<Value> bound, call.bind({"/affix"}, 1));
   if (!bound[0].is_string()) return expects_string(call.name, bound[0]);
   const std::string_view bytes = call.bytes(), affix = bound[0].bytes();
@@ -368,7 +201,7 @@ void append_repeated(Text& out, const Text& fill, int64_t times) {
   for (int64_t i = 0; i < times; ++i) out.append(fill);
 }
 
-Result<Value> pad(const Call& call) {
+Result<Value> pad(const StringCall& call) {
   ASSIGN_OR_RETURN(const std::vector<Value> bound, call.bind({"/width", "/fillchar"}, 1));
   ASSIGN_OR_RETURN(const int64_t width, integer_argument(bound[0], 0));
   Text fill(" ", false);
@@ -392,7 +225,7 @@ Result<Value> pad(const Call& call) {
   return call.make(std::move(out));
 }
 
-Result<Value> zfill(const Call& call) {
+Result<Value> zfill(const StringCall& call) {
   ASSIGN_OR_RETURN(const std::vector<Value> bound, call.bind({"/width"}, 1));
   ASSIGN_OR_RETURN(const int64_t width, integer_argument(bound[0], 0));
   const int64_t missing = width - static_cast<int64_t>(call.self.str().num_chars);
@@ -406,7 +239,7 @@ Result<Value> zfill(const Call& call) {
   return call.make(std::move(out));
 }
 
-Result<Value> expandtabs(const Call& call) {
+Result<Value> expandtabs(const StringCall& call) {
   ASSIGN_OR_RETURN(const std::vector<Value> bound, call.bind({"tabsize"}, 0));
   ASSIGN_OR_RETURN(const int64_t tab_size, integer_argument(bound[0], 8));
   if (tab_size > 1024) return invalid_argument("a tab size of more than 1024 is not supported");
@@ -430,7 +263,7 @@ Result<Value> expandtabs(const Call& call) {
 
 // ---- questions ----
 
-Result<Value> all_characters(const Call& call, bool (*holds)(uint32_t), bool for_empty) {
+Result<Value> all_characters(const StringCall& call, bool (*holds)(uint32_t), bool for_empty) {
   RETURN_IF_ERROR(call.bind({}, 0).status());
   if (call.bytes().empty()) return Value::boolean(for_empty);
   for (size_t at = 0; at < call.bytes().size();) {
@@ -441,7 +274,7 @@ Result<Value> all_characters(const Call& call, bool (*holds)(uint32_t), bool for
   return Value::boolean(true);
 }
 
-Result<Value> is_cased(const Call& call) {
+Result<Value> is_cased(const StringCall& call) {
   RETURN_IF_ERROR(call.bind({}, 0).status());
   const bool wants_upper = call.name == "isupper";
   bool has_cased = false;
@@ -464,7 +297,7 @@ Result<Value> is_cased(const Call& call) {
   return Value::boolean(has_cased);
 }
 
-Result<Value> is_identifier(const Call& call) {
+Result<Value> is_identifier(const StringCall& call) {
   RETURN_IF_ERROR(call.bind({}, 0).status());
   const std::string_view bytes = call.bytes();
   for (size_t at = 0; at < bytes.size();) {
@@ -476,160 +309,6 @@ Result<Value> is_identifier(const Call& call) {
   return Value::boolean(!bytes.empty());
 }
 
-// ---- str.format ----
-
-class Formatter {
- public:
-  explicit Formatter(const Call& call) : call_(call), text_(call.text()), bytes_(call.bytes()) {}
-
-  Result<Value> run() {
-    Text out;
-    RETURN_IF_ERROR(format(0, bytes_.size(), 2, out));
-    return call_.make(std::move(out));
-  }
-
- private:
-  Status format(size_t at, size_t end, int levels, Text& out) {
-    if (levels == 0) return invalid_argument("Max string recursion exceeded");
-    while (at < end) {
-      RETURN_IF_ERROR(call_.runtime.check_string_size(out.size()));
-      const size_t brace = std::min(bytes_.find_first_of("{}", at), end);
-      out.append(text_, at, brace);
-      if (brace >= end) return ok_status();
-      at = brace + 1;
-      if (at < end && bytes_[at] == bytes_[brace]) {
-        out.append(text_, brace, at);
-        ++at;
-        continue;
-      }
-      if (bytes_[brace] == '}') return invalid_argument("Single '}' encountered in format string");
-      if (at >= end) return invalid_argument("Single '{' encountered in format string");
-      size_t close = at;
-      for (int open = 1;; ++close) {
-        if (close >= end) return invalid_argument("expected '}' before end of string");
-        open += bytes_[close] == '{' ? 1 : bytes_[close] == '}' ? -1 : 0;
-        if (open == 0) break;
-      }
-      RETURN_IF_ERROR(format_field(at, close, levels, out));
-      at = close + 1;
-    }
-    return ok_status();
-  }
-
-  Status format_field(size_t begin, size_t end, int levels, Text& out) {
-    size_t name_end = begin;
-    for (int brackets = 0; name_end < end; ++name_end) {
-      const char c = bytes_[name_end];
-      if (c == '[') ++brackets;
-      if (c == ']') --brackets;
-      if (c == '{') return invalid_argument("unexpected '{' in field name");
-      if (brackets <= 0 && (c == ':' || c == '!')) break;
-    }
-    ASSIGN_OR_RETURN(Value value, field(bytes_.substr(begin, name_end - begin)));
-    size_t at = name_end;
-    if (at < end && bytes_[at] == '!') {
-      if (at + 1 >= end) return invalid_argument("unmatched '{' in format spec");
-      const char conversion = bytes_[at + 1];
-      if (conversion != 'r' && conversion != 's')
-        return invalid_argument("Unknown conversion specifier in a format string");
-      Text converted;
-      if (conversion == 'r') {
-        RETURN_IF_ERROR(append_repr(call_.runtime, converted, value));
-      } else {
-        RETURN_IF_ERROR(append_str(call_.runtime, converted, value));
-      }
-      value = call_.runtime.make_string(std::move(converted));
-      at += 2;
-      if (at < end && bytes_[at] != ':') return invalid_argument("expected ':' after conversion specifier");
-    }
-    Text specification;
-    if (at < end) RETURN_IF_ERROR(format(at + 1, end, levels - 1, specification));
-    ASSIGN_OR_RETURN(const Text formatted, format_value(call_.runtime, value, specification));
-    if (call_.is_markup() && !(value.is_string() && value.str().is_markup)) {
-      out.append(escape_html(formatted));
-    } else {
-      out.append(formatted);
-    }
-    return ok_status();
-  }
-
-  static std::optional<int64_t> parse_index(std::string_view text) {
-    if (text.empty() || text.size() > 9) return std::nullopt;
-    int64_t index = 0;
-    for (const char c : text) {
-      if (c < '0' || c > '9') return std::nullopt;
-      index = index * 10 + (c - '0');
-    }
-    return index;
-  }
-
-  Result<Value> positional(int64_t index) {
-    const auto& values = call_.arguments.positional;
-    if (static_cast<size_t>(index) >= values.size()) {
-      return invalid_argument("Replacement index " + std::to_string(index) + " out of range for positional args tuple");
-    }
-    return values[static_cast<size_t>(index)];
-  }
-
-  Result<Value> field(std::string_view name) {
-    const size_t first_end = std::min(name.find_first_of(".["), name.size());
-    const std::string_view first = name.substr(0, first_end);
-    Value value;
-    if (first.empty()) {
-      if (is_manual_)
-        return invalid_argument("cannot switch from manual field specification to automatic field numbering");
-      is_automatic_ = true;
-      ASSIGN_OR_RETURN(value, positional(next_index_++));
-    } else if (const std::optional<int64_t> index = parse_index(first)) {
-      if (is_automatic_)
-        return invalid_argument("cannot switch from automatic field numbering to manual field specification");
-      is_manual_ = true;
-      ASSIGN_OR_RETURN(value, positional(*index));
-    } else {
-      const auto& named = call_.arguments.named;
-      const auto it = std::find_if(named.begin(), named.end(), [&](const auto& entry) { return entry.first == first; });
-      if (it == named.end()) return invalid_argument("KeyError: '" + std::string(first) + "'");
-      value = it->second;
-    }
-    for (size_t at = first_end; at < name.size();) {
-      if (name[at] == '.') {
-        const size_t end = std::min(name.find_first_of(".[", at + 1), name.size());
-        if (end == at + 1) return invalid_argument("Empty attribute in format string");
-        ASSIGN_OR_RETURN(value, get_attribute(call_.runtime, value, name.substr(at + 1, end - at - 1)));
-        at = end;
-      } else if (name[at] == '[') {
-        const size_t end = name.find(']', at);
-        if (end == kNotFound) return invalid_argument("Missing ']' in format string");
-        const std::string_view key = name.substr(at + 1, end - at - 1);
-        if (key.empty()) return invalid_argument("Empty attribute in format string");
-        const std::optional<int64_t> index = parse_index(key);
-        ASSIGN_OR_RETURN(
-            value, get_item(call_.runtime, value, index ? Value::integer(*index) : Value::string(std::string(key))));
-        at = end + 1;
-      } else {
-        return invalid_argument("Only '.' or '[' may follow ']' in format field specifier");
-      }
-    }
-    return value;
-  }
-
-  const Call& call_;
-  const Text& text_;
-  const std::string_view bytes_;
-  int64_t next_index_ = 0;
-  bool is_automatic_ = false, is_manual_ = false;
-};
-
-Result<Value> format_map(const Call& call) {
-  ASSIGN_OR_RETURN(const std::vector<Value> bound, call.bind({"/mapping"}, 1));
-  if (!bound[0].is_dict()) return invalid_argument("format_map() takes a mapping");
-  Arguments arguments;
-  for (const auto& [key, value] : bound[0].dict_object().entries) {
-    if (key.is_string()) arguments.named.emplace_back(key.bytes(), value);
-  }
-  return Formatter({call.runtime, call.self, "format", arguments}).run();
-}
-
 bool is_alnum(uint32_t c) {
   return is_alpha(c) || is_numeric(c);
 }
@@ -639,39 +318,39 @@ bool is_ascii_char(uint32_t c) {
 
 struct MethodRow {
   std::string_view name;
-  Result<Value> (*apply)(const Call& call);
+  Result<Value> (*apply)(const StringCall& call);
 };
 
 constexpr MethodRow kMethods[] = {
-    {"capitalize", [](const Call& call) { return change_case(call, CaseMapping::kCapitalize); }},
-    {"casefold", [](const Call& call) { return change_case(call, CaseMapping::kFold); }},
+    {"capitalize", [](const StringCall& call) { return change_case(call, CaseMapping::kCapitalize); }},
+    {"casefold", [](const StringCall& call) { return change_case(call, CaseMapping::kFold); }},
     {"center", pad},
     {"count", count},
     {"encode",
-     [](const Call&) {
+     [](const StringCall&) {
        return Result<Value>(unimplemented("encode() is not supported in chat templates, which have no bytes"));
      }},
     {"endswith", starts_or_ends_with},
     {"expandtabs", expandtabs},
     {"find", find},
-    {"format", [](const Call& call) { return Formatter(call).run(); }},
+    {"format", format},
     {"format_map", format_map},
     {"index", find},
-    {"isalnum", [](const Call& call) { return all_characters(call, is_alnum, false); }},
-    {"isalpha", [](const Call& call) { return all_characters(call, is_alpha, false); }},
-    {"isascii", [](const Call& call) { return all_characters(call, is_ascii_char, true); }},
-    {"isdecimal", [](const Call& call) { return all_characters(call, is_decimal, false); }},
-    {"isdigit", [](const Call& call) { return all_characters(call, is_digit, false); }},
+    {"isalnum", [](const StringCall& call) { return all_characters(call, is_alnum, false); }},
+    {"isalpha", [](const StringCall& call) { return all_characters(call, is_alpha, false); }},
+    {"isascii", [](const StringCall& call) { return all_characters(call, is_ascii_char, true); }},
+    {"isdecimal", [](const StringCall& call) { return all_characters(call, is_decimal, false); }},
+    {"isdigit", [](const StringCall& call) { return all_characters(call, is_digit, false); }},
     {"isidentifier", is_identifier},
     {"islower", is_cased},
-    {"isnumeric", [](const Call& call) { return all_characters(call, is_numeric, false); }},
-    {"isprintable", [](const Call& call) { return all_characters(call, is_printable, true); }},
-    {"isspace", [](const Call& call) { return all_characters(call, is_python_space, false); }},
+    {"isnumeric", [](const StringCall& call) { return all_characters(call, is_numeric, false); }},
+    {"isprintable", [](const StringCall& call) { return all_characters(call, is_printable, true); }},
+    {"isspace", [](const StringCall& call) { return all_characters(call, is_python_space, false); }},
     {"istitle", is_cased},
     {"isupper", is_cased},
     {"join", join},
     {"ljust", pad},
-    {"lower", [](const Call& call) { return change_case(call, CaseMapping::kLower); }},
+    {"lower", [](const StringCall& call) { return change_case(call, CaseMapping::kLower); }},
     {"lstrip", strip},
     {"partition", partition},
     {"removeprefix", remove_affix},
@@ -684,12 +363,12 @@ constexpr MethodRow kMethods[] = {
     {"rsplit", split},
     {"rstrip", strip},
     {"split", split},
-    {"splitlines", splitlines},
+    {"splitlines", split_lines},
     {"startswith", starts_or_ends_with},
     {"strip", strip},
-    {"swapcase", [](const Call& call) { return change_case(call, CaseMapping::kSwap); }},
-    {"title", [](const Call& call) { return change_case(call, CaseMapping::kTitle); }},
-    {"upper", [](const Call& call) { return change_case(call, CaseMapping::kUpper); }},
+    {"swapcase", [](const StringCall& call) { return change_case(call, CaseMapping::kSwap); }},
+    {"title", [](const StringCall& call) { return change_case(call, CaseMapping::kTitle); }},
+    {"upper", [](const StringCall& call) { return change_case(call, CaseMapping::kUpper); }},
     {"zfill", zfill},
 };
 
