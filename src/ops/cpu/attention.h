@@ -5,7 +5,13 @@
 // largest visible score; p = 2^(score - m); l is summed in sixteen lanes (position mod 16) and one tree; O is a sum
 // over keys, ascending, one fused multiply-add each. Chunks are merged in ascending order into a running (m, l, O). No
 // choice made here (tiles, threads, splits, page size) enters that order, so one query gives the same bits wherever it
-// runs.
+// runs. That is the order "chunks_of_128", of Compute::kF32.
+//
+// Otherwise it is "chunks_of_128_bf16": what the two products multiply is rounded to bfloat16, nearest even (the query
+// after scale and log2(e) are in it, K, V and p), and elements go in pairs, of head_dim for a score (2 i, 2 i + 1), of
+// keys at absolute positions for O: sum = even + (odd + sum), two fused multiply-adds, the odd element first; where a
+// pair has one element the other is 0. Sums stay float, and l is summed of the rounded p, so that weights sum to one.
+// Subnormals are zeros in all of it. That is what the instructions of AVX512_BF16 do; other rows give the same bits.
 //
 // The work. A unit is one KV head with a tile of neighbouring tokens of one sequence, the query heads of the group
 // packed as rows (row = token * group + head). An item is a run of a unit's chunks; a piece is a list of items that
@@ -18,6 +24,7 @@
 
 #include "base/cpu_info.h"
 #include "ops/kernel_table.h"
+#include "ops/ops.h"
 #include "tensor/paged_kv.h"
 
 namespace quire::cpu {
@@ -61,6 +68,7 @@ struct AttentionInputs {
   float soft_cap;
   int window;
   float* partials;
+  Compute compute;  // which order
 };
 
 struct AttentionCall {
@@ -94,6 +102,9 @@ constexpr int64_t attention_state_floats(int64_t num_rows, int head_dim) {
   return 2 * padded_to_lanes(num_rows) + num_rows * padded_to_lanes(head_dim);
 }
 int64_t attention_workspace_floats(int group_size, int head_dim);
+
+// The order of the rows that accept calls of this mode.
+std::string_view attention_order(Compute compute);
 
 std::span<const KernelRow<AttentionCall>> attention_rows();
 std::span<const KernelRow<AttentionMergeCall>> attention_merge_rows();

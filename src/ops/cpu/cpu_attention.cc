@@ -51,7 +51,8 @@ void CpuOps::attention(OpContext&, TensorView out, ConstTensorView q, const Page
                                     .scale = params.scale,
                                     .soft_cap = params.soft_cap,
                                     .window = params.window,
-                                    .partials = plan.partials()};
+                                    .partials = plan.partials(),
+                                    .compute = compute_};
   const std::string_view forced = forced_kernel("attention");
   const auto& attend = choose_row(cpu::attention_rows(), cpu::AttentionCall{inputs, nullptr, 0, nullptr}, forced);
   pool_.parallel_for(plan.num_pieces(), 1, [&](const WorkRange& range) {

@@ -53,7 +53,8 @@ std::vector<KernelChoice> kernel_choices(const CpuFeatures& features, Compute co
                                          std::span<const FormatId> formats) {
   std::vector<KernelChoice> choices;
   for (const FormatId format : formats) choices.push_back(linear_choice(features, compute, format));
-  const AttentionInputs inputs{features};
+  AttentionInputs inputs{features};
+  inputs.compute = compute;
   choices.push_back(choice_of("attention", attention_rows(), AttentionCall{inputs}));
   choices.push_back(choice_of("rms_norm", rms_norm_rows(), RmsNormCall{features}));
   choices.push_back(choice_of("elementwise", binary_rows(), BinaryCall{features}));

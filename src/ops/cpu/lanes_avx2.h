@@ -65,6 +65,13 @@ struct Avx2Lanes {
     const __m256i packed = _mm256_packus_epi32(to_bf16(v.low), to_bf16(v.high));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xd8));
   }
+  static __m256 round_to_bf16(__m256 v) {
+    const __m256i exponent = _mm256_and_si256(_mm256_castps_si256(v), _mm256_set1_epi32(0x7f800000));
+    const __m256 is_subnormal = _mm256_castsi256_ps(_mm256_cmpeq_epi32(exponent, _mm256_setzero_si256()));
+    const __m256 flushed = _mm256_blendv_ps(v, _mm256_and_ps(v, _mm256_set1_ps(-0.0f)), is_subnormal);
+    return _mm256_castsi256_ps(_mm256_slli_epi32(to_bf16(flushed), 16));
+  }
+  static Vec round_to_bf16(const Vec& v) { return {round_to_bf16(v.low), round_to_bf16(v.high)}; }
   using Halves = X86Halves;
   static void load_transposed(const uint16_t* const (&rows)[16], int64_t offset, Halves (&out)[16]) {
     load_transposed_halves(rows, offset, out);

@@ -40,8 +40,8 @@ struct Avx512Lanes {
   static void store_f16(uint16_t* p, const Vec& a) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT));
   }
-  static void store_bf16(uint16_t* p, const Vec& a) {
-    // Not the instruction of AVX512_BF16: that flushes subnormals.
+  // Each 32-bit result has the bfloat16 in its lower half. Not the instruction of AVX512_BF16: that flushes subnormals.
+  static __m512i to_bf16(const Vec& a) {
     const __m512i bits = _mm512_castps_si512(a.v);
     const __m512i upper = _mm512_srli_epi32(bits, 16);
     const __m512i tie = _mm512_and_si512(upper, _mm512_set1_epi32(1));
@@ -49,8 +49,16 @@ struct Avx512Lanes {
         _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), tie), 16);
     const __m512i quiet_nan = _mm512_or_si512(upper, _mm512_set1_epi32(0x40));
     const __mmask16 is_nan = _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
-                        _mm512_cvtepi32_epi16(_mm512_mask_blend_epi32(is_nan, rounded, quiet_nan)));
+    return _mm512_mask_blend_epi32(is_nan, rounded, quiet_nan);
+  }
+  static void store_bf16(uint16_t* p, const Vec& a) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(to_bf16(a)));
+  }
+  static Vec round_to_bf16(const Vec& a) {
+    const __mmask16 is_normal = _mm512_test_epi32_mask(_mm512_castps_si512(a.v), _mm512_set1_epi32(0x7f800000));
+    const __m512 signs = _mm512_and_ps(a.v, _mm512_set1_ps(-0.0f));
+    const Vec flushed{_mm512_mask_blend_ps(is_normal, signs, a.v)};
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(to_bf16(flushed), 16))};
   }
   using Halves = X86Halves;
   static void load_transposed(const uint16_t* const (&rows)[16], int64_t offset, Halves (&out)[16]) {
@@ -107,7 +115,8 @@ struct Avx512Lanes {
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
   }
 
-  [[gnu::always_inline]] static void store_transposed(const Vec (&rows)[16], float* out, int count) {
+  // out[k] holds lane k of each row.
+  [[gnu::always_inline]] static void transpose(const Vec (&rows)[16], Vec (&out)[16]) {
     __m512 a[16];
     __m512 b[16];
     // Within every 128-bit quarter: 4 x 4 transposes of four rows each.
@@ -127,10 +136,17 @@ struct Avx512Lanes {
       const __m512 odd_low = _mm512_shuffle_f32x4(b[c], b[4 + c], 0xdd);   // quarters 1 and 3
       const __m512 even_high = _mm512_shuffle_f32x4(b[8 + c], b[12 + c], 0x88);
       const __m512 odd_high = _mm512_shuffle_f32x4(b[8 + c], b[12 + c], 0xdd);
-      if (c < count) _mm512_storeu_ps(out + c * 16, _mm512_shuffle_f32x4(even_low, even_high, 0x88));
-      if (4 + c < count) _mm512_storeu_ps(out + (4 + c) * 16, _mm512_shuffle_f32x4(odd_low, odd_high, 0x88));
-      if (8 + c < count) _mm512_storeu_ps(out + (8 + c) * 16, _mm512_shuffle_f32x4(even_low, even_high, 0xdd));
-      if (12 + c < count) _mm512_storeu_ps(out + (12 + c) * 16, _mm512_shuffle_f32x4(odd_low, odd_high, 0xdd));
+      out[c] = {_mm512_shuffle_f32x4(even_low, even_high, 0x88)};
+      out[4 + c] = {_mm512_shuffle_f32x4(odd_low, odd_high, 0x88)};
+      out[8 + c] = {_mm512_shuffle_f32x4(even_low, even_high, 0xdd)};
+      out[12 + c] = {_mm512_shuffle_f32x4(odd_low, odd_high, 0xdd)};
+    }
+  }
+  [[gnu::always_inline]] static void store_transposed(const Vec (&rows)[16], float* out, int count) {
+    Vec columns[16];
+    transpose(rows, columns);
+    for (int k = 0; k < 16; ++k) {
+      if (k < count) store(out + k * 16, columns[k]);
     }
   }
   static void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }

@@ -55,16 +55,25 @@ struct NeonLanes {
   static void store_f16(uint16_t* p, const Vec& v) {
     for (int j = 0; j < 4; ++j) vst1_u16(p + 4 * j, vreinterpret_u16_f16(vcvt_f16_f32(v.q[j])));
   }
+  // Each 32-bit result has the bfloat16 in its lower half and zeros above.
+  static uint32x4_t to_bf16(float32x4_t v) {
+    const uint32x4_t bits = vreinterpretq_u32_f32(v);
+    const uint32x4_t upper = vshrq_n_u32(bits, 16);
+    const uint32x4_t tie = vandq_u32(upper, vdupq_n_u32(1));
+    const uint32x4_t rounded = vshrq_n_u32(vaddq_u32(vaddq_u32(bits, vdupq_n_u32(0x7fff)), tie), 16);
+    const uint32x4_t quiet_nan = vorrq_u32(upper, vdupq_n_u32(0x40));
+    return vbslq_u32(vceqq_f32(v, v), rounded, quiet_nan);
+  }
   static void store_bf16(uint16_t* p, const Vec& v) {
-    for (int j = 0; j < 4; ++j) {
+    for (int j = 0; j < 4; ++j) vst1_u16(p + 4 * j, vmovn_u32(to_bf16(v.q[j])));
+  }
+  static Vec round_to_bf16(const Vec& v) {
+    return make([&](int j) {
       const uint32x4_t bits = vreinterpretq_u32_f32(v.q[j]);
-      const uint32x4_t upper = vshrq_n_u32(bits, 16);
-      const uint32x4_t tie = vandq_u32(upper, vdupq_n_u32(1));
-      const uint32x4_t rounded = vshrq_n_u32(vaddq_u32(vaddq_u32(bits, vdupq_n_u32(0x7fff)), tie), 16);
-      const uint32x4_t quiet_nan = vorrq_u32(upper, vdupq_n_u32(0x40));
-      const uint32x4_t is_number = vceqq_f32(v.q[j], v.q[j]);
-      vst1_u16(p + 4 * j, vmovn_u32(vbslq_u32(is_number, rounded, quiet_nan)));
-    }
+      const uint32x4_t is_normal = vtstq_u32(bits, vdupq_n_u32(0x7f800000u));
+      const uint32x4_t flushed = vandq_u32(bits, vorrq_u32(is_normal, vdupq_n_u32(0x80000000u)));
+      return vreinterpretq_f32_u32(vshlq_n_u32(to_bf16(vreinterpretq_f32_u32(flushed)), 16));
+    });
   }
   struct Halves {
     uint16x8_t q[2];

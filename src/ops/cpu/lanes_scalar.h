@@ -4,6 +4,7 @@
 // instantiates the kernels.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 #include "tensor/dtype.h"
@@ -51,6 +52,14 @@ struct ScalarLanes {
   }
   static void store_bf16(uint16_t* p, const Vec& v) {
     for (int i = 0; i < 16; ++i) p[i] = f32_to_bf16(v.lane[i]);
+  }
+  // The nearest bfloat16, subnormals becoming zeros.
+  static Vec round_to_bf16(const Vec& v) {
+    return make([&](int i) {
+      const uint32_t bits = std::bit_cast<uint32_t>(v.lane[i]);
+      const bool is_subnormal = (bits & 0x7f800000u) == 0;
+      return bf16_to_f32(f32_to_bf16(is_subnormal ? std::bit_cast<float>(bits & 0x80000000u) : v.lane[i]));
+    });
   }
   // Sixteen 16-bit floats as they are. load_transposed: out[k] holds number offset + k of each row.
   struct Halves {

@@ -12,6 +12,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <numbers>
 #include <random>
 #include <tuple>
 #include <vector>
@@ -37,6 +38,8 @@ struct AttentionCase {
   AttentionParams params = {.scale = 0.125f};
   std::vector<AttentionSequence> sequences;
   uint64_t seed = 1;
+  float key_factor = 1.0f;  // K and V are numbers of this size
+  float value_factor = 1.0f;
 };
 
 class AttentionProblem {
@@ -61,6 +64,11 @@ class AttentionProblem {
     }
     x *= 0x94d049bb133111ebu;
     return static_cast<float>(x >> 40) * 0x1p-22f - 2.0f;
+  }
+
+  // What is stored in the cache, before it is rounded: K is kind 1, V kind 2.
+  float kv_value(int kind, uint64_t sequence, int position, int head, int d) const {
+    return value(kind, sequence, position, head, d) * (kind == 1 ? case_.key_factor : case_.value_factor);
   }
 
   // The numbers as the queries' dtype keeps them.
@@ -148,13 +156,15 @@ class AttentionProblem {
     return rows;
   }
 
-  // The definition, in double.
-  std::vector<double> expected() const {
+  // The definition, in double. Also with what it multiplies rounded to bfloat16 and nothing else: what an order of
+  // such products is compared with.
+  std::vector<double> expected(bool rounds_to_bf16 = false) const {
     std::vector<double> rows;
     for (const AttentionSequence& sequence : case_.sequences) {
       for (int i = 0; i < sequence.num_queries; ++i) {
         const int position = sequence.context_length - sequence.num_queries + i;
-        for (int head = 0; head < case_.num_heads; ++head) append_expected(sequence.id, position, head, rows);
+        for (int head = 0; head < case_.num_heads; ++head)
+          append_expected(sequence.id, position, head, rounds_to_bf16, rows);
       }
     }
     return rows;
@@ -168,6 +178,19 @@ class AttentionProblem {
         const int64_t index = element(sequence_index, position, head, d);
         store(cache.k, index, std::numeric_limits<float>::quiet_NaN());
         store(cache.v, index, std::numeric_limits<float>::quiet_NaN());
+      }
+    }
+  }
+
+  // Overwrites all V that queries see with one number.
+  void set_values(float x) {
+    const PagedKv cache = kv();
+    for (int s = 0; s < static_cast<int>(case_.sequences.size()); ++s) {
+      const AttentionSequence& sequence = case_.sequences[static_cast<size_t>(s)];
+      for (int position = first_key(sequence); position < sequence.context_length; ++position) {
+        for (int head = 0; head < case_.num_kv_heads; ++head) {
+          for (int d = 0; d < case_.head_dim; ++d) store(cache.v, element(s, position, head, d), x);
+        }
       }
     }
   }
@@ -248,7 +271,7 @@ class AttentionProblem {
   uint16_t f8_scale(int kind, uint64_t sequence, int position, int head) const {
     float largest = 0;
     for (int d = 0; d < case_.head_dim; ++d) {
-      largest = std::fmax(largest, std::fabs(value(kind, sequence, position, head, d)));
+      largest = std::fmax(largest, std::fabs(kv_value(kind, sequence, position, head, d)));
     }
     return f32_to_bf16(largest / 448.0f);
   }
@@ -290,8 +313,8 @@ class AttentionProblem {
           }
           for (int d = 0; d < case_.head_dim; ++d) {
             const int64_t index = element(s, position, head, d);
-            store(cache.k, index, value(1, sequence.id, position, head, d) * inverse[0]);
-            store(cache.v, index, value(2, sequence.id, position, head, d) * inverse[1]);
+            store(cache.k, index, kv_value(1, sequence.id, position, head, d) * inverse[0]);
+            store(cache.v, index, kv_value(2, sequence.id, position, head, d) * inverse[1]);
           }
         }
       }
@@ -327,7 +350,7 @@ class AttentionProblem {
         float scale = 1.0f;
         if (case_.dtype == DType::kF8E4M3) scale = bf16_to_f32(f8_scale(kind, sequence, position, head));
         for (int d = 0; d < case_.head_dim; ++d) {
-          const float x = value(kind, sequence, position, head, d);
+          const float x = kv_value(kind, sequence, position, head, d);
           row[d] = case_.dtype == DType::kF8E4M3 ? f8e4m3_to_f32(f32_to_f8e4m3(x * (1.0f / scale))) * scale
                                                  : rounded(case_.dtype, x);
         }
@@ -336,35 +359,38 @@ class AttentionProblem {
     return rows;
   }
 
-  void append_expected(uint64_t sequence, int position, int head, std::vector<double>& rows) const {
+  void append_expected(uint64_t sequence, int position, int head, bool rounds, std::vector<double>& rows) const {
+    const auto operand = [&](double x) { return rounds ? double{rounded(DType::kBF16, static_cast<float>(x))} : x; };
+    // Scale is part of the query.
+    const double cap = case_.params.soft_cap;
+    const double factor = case_.params.scale / (cap > 0 ? cap : 1.0) * (cap > 0 ? 1.0 : std::numbers::log2e);
     const int kv_head = head * case_.num_kv_heads / case_.num_heads;
     const int first = case_.params.window > 0 ? std::max(0, position - case_.params.window + 1) : 0;
     const size_t head_dim = static_cast<size_t>(case_.head_dim);
     const float* const keys = stored_rows(1, sequence, kv_head).data();
     const float* const values = stored_rows(2, sequence, kv_head).data();
     std::vector<double> query(head_dim);
-    for (size_t d = 0; d < head_dim; ++d) query[d] = double{query_value(sequence, position, head, static_cast<int>(d))};
+    for (size_t d = 0; d < head_dim; ++d) {
+      query[d] = operand(factor * double{query_value(sequence, position, head, static_cast<int>(d))});
+    }
     std::vector<double> scores;
     for (int key = first; key <= position; ++key) {
       const float* const row = keys + static_cast<size_t>(key) * head_dim;
       double sum = 0;
-      for (size_t d = 0; d < head_dim; ++d) sum += query[d] * double{row[d]};
-      double score = double{case_.params.scale} * sum;
-      const double cap = case_.params.soft_cap;
-      if (cap > 0) score = cap * std::tanh(score / cap);
-      scores.push_back(score);
+      for (size_t d = 0; d < head_dim; ++d) sum += query[d] * operand(double{row[d]});
+      scores.push_back(cap > 0 ? cap * std::numbers::log2e * std::tanh(sum) : sum);
     }
     const double largest = *std::max_element(scores.begin(), scores.end());
     double total = 0;
     for (double& score : scores) {
-      score = std::exp(score - largest);
+      score = operand(std::exp2(score - largest));
       total += score;
     }
     std::vector<double> sums(head_dim, 0.0);
     for (int key = first; key <= position; ++key) {
       const double weight = scores[static_cast<size_t>(key - first)];
       const float* const row = values + static_cast<size_t>(key) * head_dim;
-      for (size_t d = 0; d < head_dim; ++d) sums[d] += weight * double{row[d]};
+      for (size_t d = 0; d < head_dim; ++d) sums[d] += weight * operand(double{row[d]});
     }
     for (const double sum : sums) rows.push_back(sum / total);
   }

@@ -14,15 +14,19 @@
 namespace quire {
 namespace {
 
-std::unique_ptr<CpuOps> make_cpu(int num_threads, const std::string& row = {}) {
+// An order of attention, by the mode that chooses it.
+constexpr Compute kOrders[] = {Compute::kF32, Compute::kAuto};
+
+std::unique_ptr<CpuOps> make_cpu(Compute compute, int num_threads, const std::string& row = {}) {
   BackendOptions options;
   options.num_threads = num_threads;
+  options.compute = compute;
   if (!row.empty()) options.forced_kernels["attention"] = row;
   return CpuOps::create(options).value();
 }
 
-// The rows that this processor runs.
-std::vector<std::string> runnable_rows() {
+// The rows of an order that this processor runs.
+std::vector<std::string> runnable_rows(Compute compute) {
   const CpuFeatures features = detect_cpu_features();
   const cpu::AttentionInputs inputs{.features = features,
                                     .kv = {},
@@ -38,19 +42,31 @@ std::vector<std::string> runnable_rows() {
                                     .scale = 1,
                                     .soft_cap = 0,
                                     .window = 0,
-                                    .partials = nullptr};
+                                    .partials = nullptr,
+                                    .compute = compute};
   std::vector<std::string> names;
   for (const auto& row : cpu::attention_rows()) {
-    if (row.accepts({inputs, nullptr, 0, nullptr})) names.emplace_back(row.name);
+    if (!row.accepts({inputs, nullptr, 0, nullptr})) continue;
+    EXPECT_EQ(row.reduction_order, cpu::attention_order(compute));
+    names.emplace_back(row.name);
   }
   return names;
 }
 
-double largest_error(const std::vector<float>& actual, const std::vector<double>& expected) {
+std::vector<std::pair<Compute, std::string>> all_rows() {
+  std::vector<std::pair<Compute, std::string>> rows;
+  for (const Compute compute : kOrders) {
+    for (const std::string& row : runnable_rows(compute)) rows.emplace_back(compute, row);
+  }
+  return rows;
+}
+
+template <typename Number>
+double largest_error(const std::vector<Number>& actual, const std::vector<double>& expected) {
   EXPECT_EQ(actual.size(), expected.size());
   double worst = 0;
   for (size_t i = 0; i < expected.size(); ++i) {
-    const double error = std::abs(double{actual[i]} - expected[i]);
+    const double error = std::abs(static_cast<double>(actual[i]) - expected[i]);
     if (!(error <= worst)) worst = error;  // a NaN stays
     if (std::isnan(worst)) break;
   }
@@ -109,6 +125,13 @@ std::vector<NamedCase> cases() {
        {.num_heads = 2, .num_kv_heads = 1, .params = {.scale = 0.125f, .window = 512}, .sequences = {{1, 300, 900}}}},
       {"soft-cap", {.params = {.scale = 0.5f, .soft_cap = 5.0f}, .sequences = {{1, 30, 140}, {2, 1, 33}}}},
       {"large scores", {.params = {.scale = 3.0f}, .sequences = {{1, 30, 140}, {2, 1, 33}}}},
+      {"odd head_dim 33 and window 9",
+       {.num_heads = 6,
+        .num_kv_heads = 2,
+        .head_dim = 33,
+        .page_size = 3,
+        .params = {.scale = 0.2f, .window = 9},
+        .sequences = {{1, 40, 141}, {2, 1, 130}, {3, 2, 64}}}},
   };
   return all;
 }
@@ -123,31 +146,102 @@ TEST(Attention, EveryRowIsCloseToTheDefinition) {
       const std::vector<double> expected = problem.expected();
       double largest = 0;
       for (const double x : expected) largest = std::max(largest, std::abs(x));
-      const double plain_error = largest_error(problem.run(reference), expected);
-      EXPECT_FALSE(!(plain_error <= 1e-4)) << named.name;
-      const double tolerance = 2 * plain_error + largest * 0x1p-23;
-      for (const std::string& row : runnable_rows()) {
-        const double error = largest_error(problem.run(*make_cpu(1, row)), expected);
-        EXPECT_FALSE(!(error <= tolerance)) << named.name << ", " << dtype_name(dtype) << ", row " << row << ": error "
-                                            << error << ", tolerance " << tolerance << ", plain " << plain_error;
+      const double reference_error = largest_error(problem.run(reference), expected);
+      EXPECT_FALSE(!(reference_error <= 1e-4)) << named.name;
+      for (const Compute compute : kOrders) {
+        const double plain_error =
+            compute == Compute::kF32 ? reference_error : largest_error(problem.expected(true), expected);
+        const double tolerance = 2 * plain_error + largest * (compute == Compute::kF32 ? 0x1p-23 : 0x1p-9);
+        for (const std::string& row : runnable_rows(compute)) {
+          const double error = largest_error(problem.run(*make_cpu(compute, 1, row)), expected);
+          EXPECT_FALSE(!(error <= tolerance))
+              << named.name << ", " << dtype_name(dtype) << ", row " << row << ": error " << error << ", tolerance "
+              << tolerance << ", plain " << plain_error;
+        }
       }
     }
   }
 }
 
+// Where subnormals decide: products of K, whole scores; values and sums of them.
+std::vector<NamedCase> subnormal_cases() {
+  return {
+      {"subnormal K",
+       {.params = {.scale = 0x1p121f}, .sequences = {{1, 30, 140}, {2, 1, 133}}, .key_factor = 0x1p-126f}},
+      {"subnormal V", {.sequences = {{1, 30, 140}, {2, 1, 133}}, .value_factor = 0x1p-126f}},
+      {"subnormal products with V",
+       {.params = {.scale = 2.0f}, .sequences = {{1, 30, 300}}, .value_factor = 0x1p-120f}},
+  };
+}
+
 TEST(Attention, RowsOfOneOrderAgreeBitForBit) {
-  for (const NamedCase& named : cases()) {
+  std::vector<NamedCase> all = cases();
+  for (NamedCase& named : subnormal_cases()) all.push_back(std::move(named));
+  for (const NamedCase& named : all) {
     for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
       AttentionCase attention_case = named.attention_case;
       attention_case.dtype = dtype;
       AttentionProblem problem(attention_case);
-      const std::vector<float> first = problem.run(*make_cpu(1, runnable_rows().front()));
-      for (const std::string& row : runnable_rows()) {
-        for (const int num_threads : {1, 2, 3}) {
-          expect_same_bits(first, problem.run(*make_cpu(num_threads, row)), std::string(named.name) + ", row " + row);
+      for (const Compute compute : kOrders) {
+        const std::vector<std::string> rows = runnable_rows(compute);
+        const std::vector<float> first = problem.run(*make_cpu(compute, 1, rows.front()));
+        for (const std::string& row : rows) {
+          for (const int num_threads : {1, 2, 3}) {
+            expect_same_bits(first, problem.run(*make_cpu(compute, num_threads, row)),
+                             std::string(named.name) + ", " + std::string(dtype_name(dtype)) + ", row " + row);
+          }
         }
       }
     }
+  }
+}
+
+// The pairs of the order "bf16", the odd one first, with subnormals flushed: as it is written, element by element, for
+// one query whose keys are one chunk. p is taken from the row itself: a power of two for equal scores.
+TEST(Attention, PairsOfBfloat16AreAddedInTheWrittenOrder) {
+  for (const int context_length : {1, 2, 7, 128}) {
+    for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+      AttentionProblem problem({.num_heads = 1,
+                                .num_kv_heads = 1,
+                                .head_dim = 19,
+                                .dtype = dtype,
+                                .params = {.scale = 0.0f},
+                                .sequences = {{1, 1, context_length}}});
+      const auto stored = [&](int key, int d) {
+        const float x = problem.value(2, 1, key, 0, d);
+        const float kept = dtype == DType::kF16 ? f16_to_f32(f32_to_f16(x)) : x;
+        return bf16_to_f32(f32_to_bf16(kept));
+      };
+      std::vector<float> expected;
+      for (int d = 0; d < 19; ++d) {
+        float sum = 0;
+        for (int key = 0; key < context_length; key += 2) {
+          if (key + 1 < context_length) sum = std::fma(1.0f, stored(key + 1, d), sum);
+          sum = std::fma(1.0f, stored(key, d), sum);
+        }
+        expected.push_back(sum / static_cast<float>(context_length));
+      }
+      for (const std::string& row : runnable_rows(Compute::kAuto)) {
+        expect_same_bits(expected, problem.run(*make_cpu(Compute::kAuto, 1, row)), row);
+      }
+    }
+  }
+}
+
+TEST(Attention, SubnormalsAreFlushedInTheCallAlone) {
+  AttentionProblem problem({.sequences = {{1, 30, 140}, {2, 1, 133}}, .value_factor = 0x1p-128f});
+  const std::unique_ptr<CpuOps> ops = make_cpu(Compute::kAuto, 1);
+  for (const float x : problem.run(*ops)) EXPECT_EQ(x, 0.0f);
+  volatile float least_normal = 0x1p-126f;
+  EXPECT_GT(least_normal * 0.5f, 0.0f);
+}
+
+// As bfloat16 rounds them, the weights of a row still sum to one.
+TEST(Attention, EqualValuesComeOutAsTheyAre) {
+  for (const Compute compute : kOrders) {
+    AttentionProblem problem({.sequences = {{1, 30, 400}, {2, 1, 333}}});
+    problem.set_values(1.5f);
+    for (const float x : problem.run(*make_cpu(compute, 1))) EXPECT_NEAR(x, 1.5f, 1e-5f);
   }
 }
 
@@ -162,15 +256,16 @@ AttentionCase long_case(int window) {
 }
 
 TEST(Attention, SameBitsHoweverTheStepIsMade) {
-  for (const int window : {0, 200}) {
+  for (const auto& [compute, window] :
+       {std::pair(Compute::kF32, 0), {Compute::kF32, 200}, {Compute::kAuto, 0}, {Compute::kAuto, 201}}) {
     AttentionCase whole_case = long_case(window);
     whole_case.sequences = {{7, 700, 700}};
     AttentionProblem whole(whole_case);
-    const std::vector<float> expected = whole.run(*make_cpu(1));
+    const std::vector<float> expected = whole.run(*make_cpu(compute, 1));
 
     for (const int page_size : {16, 32, 5, 128}) {
       for (const int num_threads : {1, 2, 3}) {
-        const std::unique_ptr<CpuOps> ops = make_cpu(num_threads);
+        const std::unique_ptr<CpuOps> ops = make_cpu(compute, num_threads);
         const std::string what = "page size " + std::to_string(page_size) + ", threads " + std::to_string(num_threads);
         AttentionCase varied = whole_case;
         varied.page_size = page_size;
@@ -198,8 +293,9 @@ TEST(Attention, SameBitsHoweverTheStepIsMade) {
 // F064.
 TEST(Attention, AWindowOfFourSeesFourKeysItselfIncluded) {
   ReferenceOps reference;
-  const std::unique_ptr<CpuOps> cpu = make_cpu(1);
-  for (Ops* ops : {static_cast<Ops*>(&reference), static_cast<Ops*>(cpu.get())}) {
+  const std::unique_ptr<CpuOps> cpu = make_cpu(Compute::kF32, 1);
+  const std::unique_ptr<CpuOps> cpu_bf16 = make_cpu(Compute::kAuto, 1);
+  for (Ops* ops : {static_cast<Ops*>(&reference), static_cast<Ops*>(cpu.get()), static_cast<Ops*>(cpu_bf16.get())}) {
     for (const int num_queries : {1, 10}) {
       // Equal scores: the output is the mean of the seen values.
       AttentionProblem problem({.num_heads = 1,
@@ -211,7 +307,7 @@ TEST(Attention, AWindowOfFourSeesFourKeysItselfIncluded) {
       for (int d = 0; d < 16; ++d) {
         double mean = 0;
         for (int key = 6; key <= 9; ++key) mean += double{problem.value(2, 1, key, 0, d)} / 4;
-        EXPECT_NEAR(rows[static_cast<size_t>((num_queries - 1) * 16 + d)], mean, 1e-6);
+        EXPECT_NEAR(rows[static_cast<size_t>((num_queries - 1) * 16 + d)], mean, ops == cpu_bf16.get() ? 0x1p-8 : 1e-6);
       }
     }
   }
@@ -219,12 +315,12 @@ TEST(Attention, AWindowOfFourSeesFourKeysItselfIncluded) {
 
 // F050.
 TEST(Attention, APoisonedSequenceFailsAlone) {
-  for (const std::string& row : runnable_rows()) {
+  for (const auto& [compute, row] : all_rows()) {
     AttentionCase attention_case{.sequences = {{1, 20, 150}, {2, 5, 200}, {3, 1, 140}}};
     AttentionProblem healthy(attention_case);
     AttentionProblem poisoned(attention_case);
     poisoned.poison(1, 60);
-    const std::unique_ptr<CpuOps> ops = make_cpu(2, row);
+    const std::unique_ptr<CpuOps> ops = make_cpu(compute, 2, row);
     const std::vector<float> expected = healthy.run(*ops);
     const std::vector<float> rows = poisoned.run(*ops);
     expect_same_bits(rows_of(healthy, expected, 0, 0, 20), rows_of(poisoned, rows, 0, 0, 20), row);
@@ -300,9 +396,10 @@ TEST(Attention, TheReferenceWritesAnE4m3Cache) {
 }
 
 TEST(Attention, NothingToDo) {
-  for (const int num_threads : {1, 2}) {
-    EXPECT_TRUE(AttentionProblem({.sequences = {}}).run(*make_cpu(num_threads)).empty());
-    EXPECT_TRUE(AttentionProblem({.sequences = {{1, 0, 30}}}).run(*make_cpu(num_threads)).empty());
+  for (const auto& [compute, num_threads] :
+       {std::pair(Compute::kF32, 1), {Compute::kF32, 2}, {Compute::kAuto, 1}, {Compute::kAuto, 2}}) {
+    EXPECT_TRUE(AttentionProblem({.sequences = {}}).run(*make_cpu(compute, num_threads)).empty());
+    EXPECT_TRUE(AttentionProblem({.sequences = {{1, 0, 30}}}).run(*make_cpu(compute, num_threads)).empty());
   }
 }
 
