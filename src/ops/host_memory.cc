@@ -15,7 +15,6 @@ namespace {
 
 constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 constexpr int64_t kAlignmentBytes = 256;
-constexpr int64_t kHugePageBytes = int64_t{2} << 20;
 // From here on a block is mapped for itself: a page fault every 2 MiB instead of every 4 KiB.
 constexpr int64_t kMappedBytes = 4 * kHugePageBytes;
 
@@ -116,6 +115,15 @@ Result<DeviceBuffer> allocate_host(int64_t num_bytes, const char* purpose) {
   void* data = std::aligned_alloc(static_cast<size_t>(kAlignmentBytes), rounded_bytes);
   if (data == nullptr) return resource_exhausted(failure);
   return DeviceBuffer(data, num_bytes, Device{}, [](void* block) { std::free(block); });
+}
+
+void make_present(std::byte* data, int64_t num_bytes) {
+#ifdef MADV_POPULATE_WRITE
+  if (num_bytes > 0) madvise(data, static_cast<size_t>(num_bytes), MADV_POPULATE_WRITE);
+#else
+  static_cast<void>(data);
+  static_cast<void>(num_bytes);
+#endif
 }
 
 }  // namespace quire

@@ -3,6 +3,7 @@
 // Called at start only.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -19,5 +20,12 @@ int64_t available_host_bytes(const std::string& root = {});
 // A block aligned to 256 bytes (to huge pages if it is large, and backed by them where the system allows it). Its
 // contents are zero if it is large, else arbitrary. `purpose` names it in the error.
 Result<DeviceBuffer> allocate_host(int64_t num_bytes, const char* purpose);
+
+// Brings the pages of a large block into memory, so that whoever writes it first does not wait for them one by one.
+// From any thread. A wish: where the system cannot, they come when they are written.
+void make_present(std::byte* data, int64_t num_bytes);
+
+// What a page of a large block holds where the system allows huge ones; such blocks begin on a border of one.
+constexpr int64_t kHugePageBytes = int64_t{2} << 20;
 
 }  // namespace quire

@@ -5,7 +5,6 @@
 
 #include "base/check.h"
 #include "ops/cpu/linear_drivers.h"
-#include "ops/host_memory.h"
 #include "quant/packing.h"
 
 namespace quire::cpu {
@@ -113,36 +112,11 @@ void grouped_linear(const LinearCall& call, ConstTensorView offsets, std::string
   }
 }
 
-Result<std::shared_ptr<std::byte>> WeightMemory::take(int64_t num_bytes) {
-  // Touched only as it fills, so that a block larger than a model costs address space and no memory.
-  constexpr int64_t kBlockBytes = int64_t{64} << 20;
-  const auto piece_of = [](const std::shared_ptr<DeviceBuffer>& block, int64_t offset) {
-    return std::shared_ptr<std::byte>(block, static_cast<std::byte*>(block->data()) + offset);
-  };
-  const int64_t rounded_bytes = (num_bytes + 255) / 256 * 256;
-  const bool is_large = rounded_bytes > kBlockBytes / 4;
-  if (!is_large && block_ != nullptr && used_bytes_ + rounded_bytes <= block_->num_bytes()) {
-    const int64_t offset = used_bytes_;
-    used_bytes_ += rounded_bytes;
-    return piece_of(block_, offset);
-  }
-  if (!is_large) {
-    Result<DeviceBuffer> block = allocate_host(kBlockBytes, "weights");
-    if (block.is_ok()) {
-      block_ = std::make_shared<DeviceBuffer>(std::move(block).value());
-      used_bytes_ = rounded_bytes;
-      return piece_of(block_, 0);
-    }  // else: what is asked for may still fit
-  }
-  ASSIGN_OR_RETURN(DeviceBuffer own, allocate_host(rounded_bytes, "weights"));
-  return piece_of(std::make_shared<DeviceBuffer>(std::move(own)), 0);
-}
-
 Result<Weight> pack_weight(ThreadPool& pool, WeightMemory& memory, const Weight& file_weight) {
   const PanelBytes bytes = packed_bytes(file_weight);
   // The scales begin on a cache line of their own.
   const int64_t codes_bytes = (bytes.codes + 255) / 256 * 256;
-  ASSIGN_OR_RETURN(const std::shared_ptr<std::byte> data, memory.take(codes_bytes + bytes.scales));
+  ASSIGN_OR_RETURN(const std::shared_ptr<std::byte> data, memory.take(pool, codes_bytes + bytes.scales));
   const std::span<std::byte> codes(data.get(), static_cast<size_t>(bytes.codes));
   const std::span<std::byte> scales(data.get() + codes_bytes, static_cast<size_t>(bytes.scales));
   pack_cpu_panels(pool, file_weight, codes, scales);

@@ -12,6 +12,7 @@
 #include "base/cpu_info.h"
 #include "base/status.h"
 #include "base/thread_pool.h"
+#include "ops/cpu/weight_memory.h"
 #include "ops/kernel_table.h"
 #include "ops/ops.h"
 #include "quant/weight.h"
@@ -46,19 +47,6 @@ void linear(const LinearCall& call, std::string_view forced_row = {});
 // call.weight holds several experts; rows [offsets[e], offsets[e + 1]) of x and y belong to expert e.
 //   offsets: [num_experts + 1] i32
 void grouped_linear(const LinearCall& call, ConstTensorView offsets, std::string_view forced_row = {});
-
-// Where packed weights lie: pieces of large blocks, so that small matrices lie in huge pages too. Streaming through 4
-// KiB pages costs a quarter of the memory's speed. A block lives as long as any weight in it. Used at load, by one
-// thread.
-class WeightMemory {
- public:
-  // Aligned to 256 bytes; the whole of it is kept by the pointer.
-  Result<std::shared_ptr<std::byte>> take(int64_t num_bytes);
-
- private:
-  std::shared_ptr<DeviceBuffer> block_;
-  int64_t used_bytes_ = 0;
-};
 
 // Re-lays a row-major weight as panels.
 Result<Weight> pack_weight(ThreadPool& pool, WeightMemory& memory, const Weight& file_weight);

@@ -472,11 +472,12 @@ TEST_F(LinearTest, GroupedRowsGoThroughTheirExpert) {
 }
 
 TEST(WeightMemoryTest, PiecesAreApartAndOutliveTheirMaker) {
+  ThreadPool pool(2);
   auto memory = std::make_unique<WeightMemory>();
   std::vector<std::shared_ptr<std::byte>> pieces;
   const std::vector<int64_t> sizes = {1, 300, 256, 15 << 20, 15 << 20, 15 << 20, 15 << 20, 15 << 20, 40 << 20, 0, 77};
   for (const int64_t size : sizes) {
-    Result<std::shared_ptr<std::byte>> piece = memory->take(size);
+    Result<std::shared_ptr<std::byte>> piece = memory->take(pool, size);
     ASSERT_TRUE(piece.is_ok());
     EXPECT_EQ(reinterpret_cast<uintptr_t>(piece.value().get()) % 256, 0u);
     pieces.push_back(piece.value());
