@@ -3,7 +3,9 @@
 // shuffled pages; data is random. One JSON object a line, with the memory that plan and call took beyond the problem
 // itself; a table with --table.
 //
-//   attention_bench [--row NAME] [--threads N] [--samples N] [--case NAME] [--table]
+// Rows of both orders run (--compute f32 or bf16: of one).
+//
+//   attention_bench [--row NAME] [--compute MODE] [--threads N] [--samples N] [--case NAME] [--table]
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -25,6 +27,7 @@ namespace {
 
 struct Options {
   std::string row;
+  std::string compute;
   std::string case_name;
   int num_threads = 0;
   int num_samples = 20;
@@ -39,13 +42,15 @@ Options parse_options(int argc, char** argv) {
       options.is_table = true;
       continue;
     }
-    const bool is_known = flag == "--row" || flag == "--case" || flag == "--threads" || flag == "--samples";
+    const bool is_known =
+        flag == "--row" || flag == "--compute" || flag == "--case" || flag == "--threads" || flag == "--samples";
     if (!is_known || i + 1 >= argc) {
       std::fprintf(stderr, "unknown flag or no value: %s\n", argv[i]);
       std::exit(2);
     }
     const std::string value = argv[++i];
     if (flag == "--row") options.row = value;
+    if (flag == "--compute") options.compute = value;
     if (flag == "--case") options.case_name = value;
     if (flag == "--threads") options.num_threads = std::atoi(value.c_str());
     if (flag == "--samples") options.num_samples = std::max(1, std::atoi(value.c_str()));
@@ -84,21 +89,26 @@ std::vector<BenchCase> bench_cases() {
   const std::vector<AttentionSequence> prefill = {{1, 2048, 2048}};
   return {
       {"prefill_2k_d64_f16", make(9, 3, 64, DType::kF16, 0, prefill)},
+      {"prefill_2k_d64_bf16", make(9, 3, 64, DType::kBF16, 0, prefill)},
       {"prefill_2k_d64_f32", make(9, 3, 64, DType::kF32, 0, prefill)},
       {"prefill_2k_d64_mha_f32", make(8, 8, 64, DType::kF32, 0, prefill)},
       {"prefill_4k_d64_mha_f32", make(8, 8, 64, DType::kF32, 0, {{1, 4096, 4096}})},
       {"prefill_8k_d64_mha_f32", make(8, 8, 64, DType::kF32, 0, {{1, 8192, 8192}})},
       {"prefill_2k_d128_f16", make(8, 2, 128, DType::kF16, 0, prefill)},
+      {"prefill_2k_d128_bf16", make(8, 2, 128, DType::kBF16, 0, prefill)},
       {"prefill_2k_d128_mha_f32", make(4, 4, 128, DType::kF32, 0, prefill)},
       {"prefill_2k_d256_window512_f16", make(4, 1, 256, DType::kF16, 512, prefill)},
       {"decode_16x4k_d64_f16", make(9, 3, 64, DType::kF16, 0, decoding(16, 4096))},
       {"decode_16x4k_d64_one_page_f16", one_run(make(9, 3, 64, DType::kF16, 0, decoding(16, 4096)))},
+      {"decode_16x4k_d64_bf16", make(9, 3, 64, DType::kBF16, 0, decoding(16, 4096))},
       {"decode_16x4k_d64_mha_f16", make(3, 3, 64, DType::kF16, 0, decoding(16, 4096))},
       {"decode_8x4k_d64_f32", make(9, 3, 64, DType::kF32, 0, decoding(8, 4096))},
       {"decode_16x4k_d128_f16", make(8, 2, 128, DType::kF16, 0, decoding(16, 4096))},
       {"decode_16x4k_d128_bf16", make(8, 2, 128, DType::kBF16, 0, decoding(16, 4096))},
       {"decode_1x64k_d128_one_page_f16", one_run(make(8, 2, 128, DType::kF16, 0, decoding(1, 65536)))},
       {"decode_1x64k_d128_f16", make(8, 2, 128, DType::kF16, 0, decoding(1, 65536))},
+      {"decode_1x64k_d128_one_page_bf16", one_run(make(8, 2, 128, DType::kBF16, 0, decoding(1, 65536)))},
+      {"decode_1x64k_d128_bf16", make(8, 2, 128, DType::kBF16, 0, decoding(1, 65536))},
   };
 }
 
@@ -142,10 +152,11 @@ double kv_bytes_of(const AttentionCase& c) {
 }
 
 void bench_row(const Options& options, const MachineLimits& limits, const BenchCase& bench, AttentionProblem& problem,
-               const std::string& row, int num_threads) {
+               const KernelRow<cpu::AttentionCall>& row, Compute compute, int num_threads) {
   BackendOptions backend;
+  backend.compute = compute;
   backend.num_threads = num_threads;
-  backend.forced_kernels["attention"] = row;
+  backend.forced_kernels["attention"] = std::string(row.name);
   const std::unique_ptr<CpuOps> ops = CpuOps::create(backend).value();
   const AttentionCase& c = bench.attention_case;
   std::vector<float> out(static_cast<size_t>(problem.num_tokens() * problem.row_size()));
@@ -168,18 +179,22 @@ void bench_row(const Options& options, const MachineLimits& limits, const BenchC
   const double median = times[times.size() / 2];
   const double gflops = operations_of(c) / median * 1e-9;
   const double gbps = kv_bytes_of(c) / median * 1e-9;
-  const bool is_bound_by_reading = gbps / limits.read_gbps > gflops / limits.f32_gflops;
-  const double share = std::max(gbps / limits.read_gbps, gflops / limits.f32_gflops);
+  const double most_gflops = compute == Compute::kF32 ? limits.f32_gflops : limits.bf16_gflops;
+  const bool is_bound_by_reading = gbps / limits.read_gbps > gflops / most_gflops;
+  const double share = std::max(gbps / limits.read_gbps, gflops / most_gflops);
   std::printf(options.is_table
-                  ? "%-30s %-7s %d threads %9.3f ms (%.3f to %.3f)  %6.1f GFLOP/s  %5.1f GB/s  %4.1f %% of %s\n"
+                  ? "%-30s %-20s %d threads %9.3f ms (%.3f to %.3f)  %6.1f GFLOP/s  %5.1f GB/s  %4.1f %% of %s\n"
                   : "{\"op\": \"attention\", \"case\": \"%s\", \"row\": \"%s\", \"threads\": %d, \"median_ms\": %.4f, "
                     "\"p10_ms\": %.4f, \"p90_ms\": %.4f, \"gflops\": %.2f, \"kv_gbps\": %.2f, \"percent_of_limit\": "
                     "%.1f, \"limit\": \"%s\", \"peak_bytes\": %lld}\n",
-              bench.name, row.c_str(), num_threads, median * 1e3, times[times.size() / 10] * 1e3,
+              bench.name, std::string(row.name).c_str(), num_threads, median * 1e3, times[times.size() / 10] * 1e3,
               times[times.size() * 9 / 10] * 1e3, gflops, gbps, share * 100, is_bound_by_reading ? "read" : "compute",
               static_cast<long long>(peak_bytes));
   std::fflush(stdout);
 }
+
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers"  // rows look at processor and mode alone
 
 int main_with_options(const Options& options) {
   const CpuInfo info = read_cpu_info();
@@ -189,22 +204,28 @@ int main_with_options(const Options& options) {
     ThreadPool pool(num_threads);
     limits = measure_machine_limits(pool, info.features);
   }
-  std::printf(options.is_table ? "%s, %d threads: read %.1f GB/s, f32 %.0f GFLOP/s\n"
-                               : "{\"machine\": \"%s\", \"threads\": %d, \"read_gbps\": %.2f, \"f32_gflops\": %.1f}\n",
-              info.model_name.c_str(), num_threads, limits.read_gbps, limits.f32_gflops);
+  std::printf(options.is_table ? "%s, %d threads: read %.1f GB/s, f32 %.0f GFLOP/s, bf16 %.0f GFLOP/s\n"
+                               : "{\"machine\": \"%s\", \"threads\": %d, \"read_gbps\": %.2f, \"f32_gflops\": %.1f, "
+                                 "\"bf16_gflops\": %.1f}\n",
+              info.model_name.c_str(), num_threads, limits.read_gbps, limits.f32_gflops, limits.bf16_gflops);
   for (const BenchCase& bench : bench_cases()) {
     if (!options.case_name.empty() && options.case_name != bench.name) continue;
     AttentionProblem problem(bench.attention_case);
-    for (const auto& row : cpu::attention_rows()) {
-      const std::string name(row.name);
-      if (options.row.empty() ? name == "scalar" : name != options.row) continue;
-      if (name == "avx512" && !info.features.has_avx512()) continue;
-      if (name == "avx2" && !info.features.has_avx2()) continue;
-      bench_row(options, limits, bench, problem, name, num_threads);
+    for (const Compute compute : {Compute::kF32, Compute::kBF16}) {
+      if (!options.compute.empty() && (options.compute == "f32") != (compute == Compute::kF32)) continue;
+      cpu::AttentionInputs inputs{info.features};
+      inputs.compute = compute;
+      for (const auto& row : cpu::attention_rows()) {
+        const bool is_wanted = options.row.empty() ? !row.name.starts_with("scalar") : row.name == options.row;
+        if (!is_wanted || !row.accepts({inputs, nullptr, 0, nullptr})) continue;
+        bench_row(options, limits, bench, problem, row, compute, num_threads);
+      }
     }
   }
   return 0;
 }
+
+#pragma GCC diagnostic pop
 
 }  // namespace
 }  // namespace quire

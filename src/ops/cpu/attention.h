@@ -10,7 +10,8 @@
 // Otherwise it is "chunks_of_128_bf16": what the two products multiply is rounded to bfloat16, nearest even (the query
 // after scale and log2(e) are in it, K, V and p), and elements go in pairs, of head_dim for a score (2 i, 2 i + 1), of
 // keys at absolute positions for O: sum = even + (odd + sum), two fused multiply-adds, the odd element first; where a
-// pair has one element the other is 0. Sums stay float, and l is summed of the rounded p, so that weights sum to one.
+// pair has one element the other is 0. Sums stay float, and l is summed of the rounded p, so that weights sum to one
+// (p comes from a polynomial of 13 bits).
 // Subnormals are zeros in all of it. That is what the instructions of AVX512_BF16 do; other rows give the same bits.
 //
 // The work. A unit is one KV head with a tile of neighbouring tokens of one sequence, the query heads of the group

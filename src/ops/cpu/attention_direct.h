@@ -40,14 +40,12 @@ struct AttentionDirect {
         const Word* q = Tiles::words(unit.q) + d / kWordElements * kRows;
         const int num_words = Tiles::words_of(count);
 #pragma GCC unroll 16
-        for (int step = 0; step < num_words; step += Products::kStepWords) {
-#pragma GCC unroll 2
-          for (int k = step + Products::kStepWords - 1; k >= step; --k) {
-            const Column column = Products::template column<Format>(square, k);
+        for (int i = 0; i < num_words; ++i) {
+          const int k = Tiles::nth_word(i);
+          const Column column = Products::template column<Format>(square, k);
 #pragma GCC unroll 12
-            for (int r = 0; r < kRows; ++r) {
-              sums[r] = Products::multiply_add(Products::broadcast(q + k * kRows + r), column, sums[r]);
-            }
+          for (int r = 0; r < kRows; ++r) {
+            sums[r] = Products::multiply_add(Products::broadcast(q + k * kRows + r), column, sums[r]);
           }
         }
       };
@@ -83,7 +81,7 @@ struct AttentionDirect {
         const Element* rows[kWordElements];
         for (int i = 0; i < kWordElements; ++i) {
           const int key = first_key + i;
-          const bool is_seen = chunk.key_begin <= key && key < chunk.key_end;
+          const bool is_seen = Tiles::kStepElements == 1 || (chunk.key_begin <= key && key < chunk.key_end);
           rows[i] = is_seen ? cache + unit.offsets[key] + column : reinterpret_cast<const Element*>(unit.zeros);
           const Element* next = cache + unit.offsets[kChunk + key] + column;
           for (int d = 0; d < kPanels * 16; d += 64 / static_cast<int>(sizeof(Element))) Lanes::prefetch(next + d);

@@ -63,26 +63,38 @@ struct AttentionKernels {
     }
   }
 
-  static void pack_queries(const Unit& unit) {
+  static const float* query_of(const Unit& unit, int row) {
     const AttentionInputs& inputs = unit.inputs;
-    const float factor = inputs.soft_cap > 0 ? inputs.scale / inputs.soft_cap : inputs.scale * LaneMath<Lanes>::kLog2E;
+    const int64_t token = unit.item.token_begin + row / unit.group_size;
+    const int64_t head = int64_t{unit.item.kv_head} * unit.group_size + row % unit.group_size;
+    return inputs.q + token * inputs.q_token_stride + head * inputs.q_head_stride;
+  }
+
+  static void pack_queries(const Unit& unit) {
+    constexpr int kRowsAhead = 8;  // the heads of a group are neighbours, tokens are not
+    const AttentionInputs& inputs = unit.inputs;
+    const typename Lanes::Vec factor =
+        Lanes::set(inputs.soft_cap > 0 ? inputs.scale / inputs.soft_cap : inputs.scale * LaneMath<Lanes>::kLog2E);
     const int num_words = Tiles::words_of(unit.head_dim);
     for (int tile = 0; tile < unit.num_rows; tile += kTileRows) {
       const int tile_rows = unit.num_rows - tile < kTileRows ? unit.num_rows - tile : kTileRows;
       for (int r = 0; r < tile_rows; ++r) {
-        const int row = tile + r;
-        const int64_t token = unit.item.token_begin + row / unit.group_size;
-        const int64_t head = int64_t{unit.item.kv_head} * unit.group_size + row % unit.group_size;
-        const float* q = inputs.q + token * inputs.q_token_stride + head * inputs.q_head_stride;
-        Word* packed = Tiles::words(unit.q) + int64_t{tile} * num_words + r;
-        for (int word = 0; word < num_words; word += 16) {
-          const int d = word * Products::kWordElements;
-          const int count = unit.head_dim - d < Tiles::kSquareElements ? unit.head_dim - d : Tiles::kSquareElements;
-          Word sixteen[16];
-          Products::store(sixteen, Products::query_words(q + d, count, Lanes::set(factor)));
-          const int end = num_words - word < 16 ? num_words - word : 16;
-          for (int i = 0; i < end; ++i) packed[(word + i) * tile_rows] = sixteen[i];
+        const float* q = query_of(unit, tile + r);
+        if (tile + r + kRowsAhead < unit.num_rows) {
+          Tiles::prefetch_row(query_of(unit, tile + r + kRowsAhead), unit.head_dim);
         }
+        Word* packed = Tiles::words(unit.q) + int64_t{tile} * num_words + r;
+        Word sixteen[16];
+        int d = 0;
+        for (; d + Tiles::kSquareElements <= unit.head_dim; d += Tiles::kSquareElements) {
+          Products::store(sixteen, Products::query_words(q + d, factor));
+          for (int i = 0; i < 16; ++i) packed[i * tile_rows] = sixteen[i];
+          packed += 16 * tile_rows;
+        }
+        if (d == unit.head_dim) continue;
+        Products::store(sixteen, Products::query_words(q + d, unit.head_dim - d, factor));
+        const int count = Tiles::words_of(unit.head_dim - d);
+        for (int i = 0; i < count; ++i) packed[i * tile_rows] = sixteen[i];
       }
     }
   }

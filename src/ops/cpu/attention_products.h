@@ -11,6 +11,8 @@
 
 #include <cstdint>
 
+#include "ops/cpu/lane_math.h"
+
 namespace quire::cpu {
 namespace {
 
@@ -93,6 +95,7 @@ struct FloatProducts {
   static Vec multiply_add(const Column& a, const Column& b, const Vec& sum) { return L::fma(a, b, sum); }
 
   // Sixteen words of a query, times factor: `count` elements, then zeros.
+  static Column query_words(const float* q, const Vec& factor) { return L::mul(L::load(q), factor); }
   static Column query_words(const float* q, int count, const Vec& factor) { return L::mul(L::load(q, count), factor); }
 
   // Sixteen words of each of sixteen keys, turned around.
@@ -118,6 +121,9 @@ struct FloatProducts {
     return Format::load(rows[0] + d, count);
   }
 
+  // 2^x, x <= 0: to all bits, or to those that are kept.
+  static Vec exp2(const Vec& x) { return LaneMath<L>::exp2(x); }
+
   // Puts the probabilities of keys i to i + 15 of a row where words of them are read, and returns them as they are
   // multiplied.
   static Vec keep_probabilities(float* row, int i, const Vec& p) {
@@ -133,6 +139,9 @@ struct EmulatedBf16Products : FloatProducts<L> {
   using Column = Vec;
   static constexpr int kStepWords = 2;
 
+  static Column query_words(const float* q, const Vec& factor) {
+    return L::round_to_bf16(Base::query_words(q, factor));
+  }
   static Column query_words(const float* q, int count, const Vec& factor) {
     return L::round_to_bf16(Base::query_words(q, count, factor));
   }
@@ -163,6 +172,8 @@ struct EmulatedBf16Products : FloatProducts<L> {
   static Column value_words(const typename Format::Element* const (&rows)[1], int d, int count) {
     return rounded<Format>(Format::load(rows[0] + d, count));
   }
+
+  static Vec exp2(const Vec& x) { return LaneMath<L>::exp2_13_bits(x); }
 
   static Vec keep_probabilities(float* row, int i, const Vec& p) {
     return Base::keep_probabilities(row, i, L::round_to_bf16(p));

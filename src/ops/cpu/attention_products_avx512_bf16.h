@@ -3,6 +3,7 @@
 // subnormals flushed. Conversions flush too. Included by one file only, which is compiled for AVX-512 with BF16.
 #pragma once
 
+#include "ops/cpu/lane_math.h"
 #include "ops/cpu/lanes_avx512.h"
 
 namespace quire::cpu {
@@ -28,6 +29,9 @@ struct Avx512Bf16Products {
     return {__builtin_bit_cast(__m512i, _mm512_cvtne2ps_pbh(high.v, low.v))};
   }
 
+  static Column query_words(const float* q, const Vec& factor) {
+    return join(Lanes::mul(Lanes::load(q), factor), Lanes::mul(Lanes::load(q + 16), factor));
+  }
   static Column query_words(const float* q, int count, const Vec& factor) {
     return join(Lanes::mul(Lanes::load(q, count), factor), Lanes::mul(Lanes::load(q + 16, count - 16), factor));
   }
@@ -89,6 +93,8 @@ struct Avx512Bf16Products {
   static Column value_words(const typename Format::Element* const (&rows)[2], int d, int count) {
     return interleave(value_halves<Format>(rows[0] + d, count), value_halves<Format>(rows[1] + d, count));
   }
+
+  static Vec exp2(const Vec& x) { return LaneMath<Lanes>::exp2_13_bits(x); }
 
   // Words take half the room of the floats that they are made of: they are behind what is still to be read.
   static Vec keep_probabilities(float* row, int i, const Vec& p) {

@@ -43,15 +43,16 @@ struct AttentionStates {
     for (int i = begin / 16 * 16; i < end; i += 16) {
       Vec score = Lanes::load(scores + i);
       if (cap > 0) score = Lanes::mul(Lanes::set(cap * kLog2E), Math::tanh(score));
-      if (i < begin || i + 16 > end) score = Lanes::keep_lanes(score, begin - i, end - i, kMinusInfinity);
-      Lanes::store(scores + i, score);
+      const bool is_part = i < begin || i + 16 > end;
+      if (is_part) score = Lanes::keep_lanes(score, begin - i, end - i, kMinusInfinity);
+      if (is_part || cap > 0) Lanes::store(scores + i, score);
       largest = Lanes::max(largest, score);
     }
     const float row_largest = Lanes::largest(largest);
     const Vec base = Lanes::set(row_largest);
     Vec sum = Lanes::set(0.0f);
     for (int i = begin / 16 * 16; i < end; i += 16) {
-      Vec p = Math::exp2(Lanes::sub(Lanes::load(scores + i), base));
+      Vec p = Products::exp2(Lanes::sub(Lanes::load(scores + i), base));
       if (i < begin || i + 16 > end) p = Lanes::keep_lanes(p, begin - i, end - i, 0.0f);
       sum = Lanes::add(sum, Products::keep_probabilities(scores, i, p));
     }

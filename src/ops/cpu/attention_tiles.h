@@ -27,6 +27,8 @@ struct AttentionTiles {
   static constexpr int kChunkWords = kChunk / kWordElements;
 
   static int words_of(int head_dim) { return (head_dim + kStepElements - 1) / kStepElements * Products::kStepWords; }
+  // Words in the order in which they are multiplied: of a step the last one first.
+  static constexpr int nth_word(int i) { return i ^ (Products::kStepWords - 1); }
   static Word* words(float* p) { return reinterpret_cast<Word*>(p); }
 
   // ---- Loading K and V from pages ----------------------------------------------------------------------------------
@@ -34,7 +36,7 @@ struct AttentionTiles {
   // Asks for a row of the next chunk while this one is computed: pages lie anywhere, so the processor's own prefetching
   // stops at the end of each.
   template <typename Element>
-  static void prefetch_row(const Element* row, int head_dim) {
+  [[gnu::always_inline]] static void prefetch_row(const Element* row, int head_dim) {
     for (int d = 0; d < head_dim; d += 64 / static_cast<int>(sizeof(Element))) Lanes::prefetch(row + d);
   }
 

@@ -33,6 +33,17 @@ struct LaneMath {
     return Lanes::mul(exp2_fraction(fraction), Lanes::power_of_two(rounded));
   }
 
+  // The same to 13 bits, for what is rounded to bfloat16 next; exactly 1 at 0. Below -125 it is 2^-125.
+  static Vec exp2_13_bits(const Vec& x) {
+    const Vec bounded = Lanes::max(Lanes::set(-125.0f), x);
+    const Vec rounded = Lanes::add(bounded, Lanes::set(kRounder));
+    const Vec fraction = Lanes::sub(bounded, Lanes::sub(rounded, Lanes::set(kRounder)));
+    Vec p = Lanes::set(0x1.c2a218p-5f);
+    p = Lanes::fma(p, fraction, Lanes::set(0x1.f00c52p-3f));
+    p = Lanes::fma(p, fraction, Lanes::set(0x1.62f5fap-1f));
+    return Lanes::add_to_exponent(Lanes::fma(p, fraction, Lanes::set(1.0f)), rounded);
+  }
+
   // e^x, with x held inside [-87.3, 88.3]. Error at most 1.5 units in the last place.
   static Vec exp(const Vec& x) {
     const Vec bounded = Lanes::max(Lanes::set(-87.3f), Lanes::min(Lanes::set(88.3f), x));

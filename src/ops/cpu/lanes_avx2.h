@@ -124,6 +124,13 @@ struct Avx2Lanes {
     const __m256i exponents = _mm256_slli_epi32(_mm256_castps_si256(v), 23);
     return _mm256_castsi256_ps(_mm256_add_epi32(exponents, _mm256_set1_epi32(0x3f800000)));
   }
+  static __m256 add_to_exponent(__m256 v, __m256 powers) {
+    const __m256i exponents = _mm256_slli_epi32(_mm256_castps_si256(powers), 23);
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(v), exponents));
+  }
+  static Vec add_to_exponent(const Vec& v, const Vec& powers) {
+    return {add_to_exponent(v.low, powers.low), add_to_exponent(v.high, powers.high)};
+  }
   static Vec power_of_two(const Vec& v) { return {power_of_two(v.low), power_of_two(v.high)}; }
 
   static float sum(const Vec& v) {
@@ -168,7 +175,8 @@ struct Avx2Lanes {
       transpose_8x8(r, out + 8 * 16 + 8 * half, count - 8);
     }
   }
-  static void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
+  // Inlined at once: a function that does nothing else has no effect for gcc, which drops calls of it.
+  [[gnu::always_inline]] static void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 };
 
 }  // namespace

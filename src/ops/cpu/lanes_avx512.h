@@ -99,6 +99,10 @@ struct Avx512Lanes {
     const __m512i exponents = _mm512_slli_epi32(_mm512_castps_si512(a.v), 23);
     return {_mm512_castsi512_ps(_mm512_add_epi32(exponents, _mm512_set1_epi32(0x3f800000)))};
   }
+  static Vec add_to_exponent(const Vec& a, const Vec& powers) {
+    const __m512i exponents = _mm512_slli_epi32(_mm512_castps_si512(powers.v), 23);
+    return {_mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a.v), exponents))};
+  }
 
   static __m256 low_half(const Vec& a) { return _mm512_castps512_ps256(a.v); }
   static __m256 high_half(const Vec& a) { return _mm512_extractf32x8_ps(a.v, 1); }
@@ -149,7 +153,8 @@ struct Avx512Lanes {
       if (k < count) store(out + k * 16, columns[k]);
     }
   }
-  static void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
+  // Inlined at once: a function that does nothing else has no effect for gcc, which drops calls of it.
+  [[gnu::always_inline]] static void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T1); }
 };
 
 }  // namespace

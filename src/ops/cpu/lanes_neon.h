@@ -152,6 +152,12 @@ struct NeonLanes {
       return vreinterpretq_f32_u32(vaddq_u32(exponent, vdupq_n_u32(0x3f800000u)));
     });
   }
+  static Vec add_to_exponent(const Vec& v, const Vec& powers) {
+    return make([&](int j) {
+      const uint32x4_t exponents = vshlq_n_u32(vreinterpretq_u32_f32(powers.q[j]), 23);
+      return vreinterpretq_f32_u32(vaddq_u32(vreinterpretq_u32_f32(v.q[j]), exponents));
+    });
+  }
 
   static float sum(const Vec& v) {
     const float32x4_t four = vaddq_f32(vaddq_f32(v.q[0], v.q[2]), vaddq_f32(v.q[1], v.q[3]));
@@ -175,7 +181,8 @@ struct NeonLanes {
       for (int i = 0; i < 16; ++i) out[column * 16 + i] = lanes[i][column];
     }
   }
-  static void prefetch(const void* p) { __builtin_prefetch(p); }
+  // Inlined at once: a function that does nothing else has no effect for gcc, which drops calls of it.
+  [[gnu::always_inline]] static void prefetch(const void* p) { __builtin_prefetch(p); }
 };
 
 }  // namespace

@@ -126,6 +126,12 @@ struct ScalarLanes {
       return std::bit_cast<float>((bits << 23) + 0x3f800000u);
     });
   }
+  // v * 2^n, where powers = n + 1.5 * 2^23 and neither v nor the result is a zero or a subnormal.
+  static Vec add_to_exponent(const Vec& v, const Vec& powers) {
+    return make([&](int i) {
+      return std::bit_cast<float>(std::bit_cast<uint32_t>(v.lane[i]) + (std::bit_cast<uint32_t>(powers.lane[i]) << 23));
+    });
+  }
 
   // Lane i + lane i + 8, then + 4, + 2, + 1.
   static float sum(const Vec& v) {
