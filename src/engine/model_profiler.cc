@@ -78,7 +78,9 @@ StepBounds ModelProfiler::scratch_bounds(const Ops& ops, const StepBounds& bound
   profiled.max_context = std::min(bounds.max_context, kLongestContext);
   profiled.max_num_rows = std::min({bounds.max_num_rows, bounds.max_logit_rows, most});
   profiled.max_logit_rows = profiled.max_num_rows;
-  const int64_t num_tokens = std::min<int64_t>({bounds.max_num_tokens, most, bounds.max_context});
+  // Many sequences may fill a step that is longer than any of them.
+  const int64_t most_in_rows = bounds.max_context * (is_cpu(ops) ? 1 : profiled.max_num_rows);
+  const int64_t num_tokens = std::min<int64_t>({bounds.max_num_tokens, most, most_in_rows});
   profiled.max_num_tokens = std::max(static_cast<int>(num_tokens), profiled.max_num_rows);
   return profiled;
 }
@@ -160,7 +162,7 @@ Status ModelProfiler::measure_scratch() {
                    peak_after({.tokens_per_row = num_tokens, .context_length = num_tokens, .is_pooled = true}));
   ASSIGN_OR_RETURN(peaks_.many_rows, peak_after({.num_rows = num_rows}));
   if (is_cpu(ops_)) return ok_status();
-  const int tokens_per_row = std::max(1, num_tokens / num_rows);
+  const int tokens_per_row = std::max(1, bounds_.max_num_tokens / num_rows);  // at most max_context: scratch_bounds
   ASSIGN_OR_RETURN(peaks_.largest, peak_after({.num_rows = num_rows,
                                                .tokens_per_row = tokens_per_row,
                                                .context_length = tokens_per_row,
@@ -170,9 +172,10 @@ Status ModelProfiler::measure_scratch() {
 
 int64_t ModelProfiler::scratch_bytes(const StepBounds& bounds) const {
   if (!is_cpu(ops_)) {
-    // More logit rows than sequences may be wanted.
+    // More logit rows than sequences may be wanted, and rows of equal length leave up to a token of each.
     return peaks_.largest +
-           activation_bound(model_.config(), {.num_logit_rows = bounds.max_logit_rows - bounds_.max_num_rows});
+           activation_bound(model_.config(), {.num_tokens = bounds_.max_num_tokens % bounds_.max_num_rows,
+                                              .num_logit_rows = bounds.max_logit_rows - bounds_.max_num_rows});
   }
   const int num_tokens = static_cast<int>(std::min<int64_t>(bounds_.max_num_tokens, bounds_.max_context));
   const auto slope = [](int64_t high, int64_t low, int count) {
