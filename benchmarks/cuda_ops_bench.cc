@@ -2,7 +2,7 @@
 // copy and a large matrix product. Data is random; weights and KV memory rotate through sets larger than the L2 cache;
 // times are medians of graph replays. Prints a table.
 //
-//   cuda_ops_bench [ceilings] [linear] [few_tokens] [attention] [elementwise]      (all where none is named)
+//   cuda_ops_bench [ceilings] [linear] [few_tokens] [integers] [attention] [elementwise]      (all where none is named)
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -136,6 +136,18 @@ class Bench {
       }
       const std::vector<Weight> weights = make_f8_weights(shape.n, shape.k);
       for (const int64_t num_tokens : {1, 8, 16, 32, 64, 128, 256, 2048}) linear_case(shape.name, weights, num_tokens);
+    }
+  }
+
+  // Integer weights, few tokens.
+  void integers() {
+    std::printf("\n%-8s %-7s %6s %-20s %10s %9s %8s %7s\n", "linear", "format", "tokens", "row", "us", "TB/s",
+                "TFLOP/s", "limit");
+    for (const Shape& shape : kShapes) {
+      for (const FormatId format : {FormatId::kQ4_0, FormatId::kQ4_K, FormatId::kQ8_0}) {
+        const std::vector<Weight> weights = make_weights(format, shape.n, shape.k);
+        for (const int64_t num_tokens : {1, 8, 16, 32, 64, 128}) linear_case(shape.name, weights, num_tokens, false);
+      }
     }
   }
 
@@ -428,6 +440,7 @@ int main(int argc, char** argv) {
   if (wants("attention")) bench.attention();
   if (wants("elementwise")) bench.elementwise();
   if (argc > 1 && wants("few_tokens")) bench.few_tokens();
+  if (argc > 1 && wants("integers")) bench.integers();
   if (wants("linear")) bench.linear();
   return 0;
 }

@@ -263,14 +263,6 @@ __global__ void __launch_bounds__(kThreads) merge_kernel(Args args, bool is_f8) 
   merge_chunks<T, D>(args, item, head, static_cast<int>(threadIdx.x) % 32, is_f8);
 }
 
-int num_multiprocessors() {
-  int device = 0;
-  int count = 0;
-  CUDA_CHECK(cudaGetDevice(&device));
-  CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
-  return count;
-}
-
 template <typename T, typename C, int D>
 void launch(const AttentionCall& call, Args args) {
   args.num_units = call.plan.num_decode_items * call.kv.num_kv_heads;

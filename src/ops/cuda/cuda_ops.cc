@@ -49,7 +49,8 @@ void check_same_shape(const ConstTensorView& a, const ConstTensorView& b) {
 
 // Whether the row that would run takes the norm of the call.
 bool accepts_norm(const cuda::LinearCall& call) {
-  return cuda::accepts_gemv(call) || cuda::accepts_few_tokens(call) || cuda::accepts_cublaslt_f8(call);
+  return cuda::accepts_gemv(call) || cuda::accepts_gemv_integer(call) || cuda::accepts_few_tokens(call) ||
+         cuda::accepts_cublaslt_f8(call);
 }
 
 template <typename Call>
@@ -279,8 +280,9 @@ void CudaOps::norm_linear(OpContext& context, TensorView y, ConstTensorView x, c
                               .weight = weight,
                               .epilogue = epilogue,
                               .norm = norm};
-  const bool takes_norm =
-      weight.layout == Layout::kCudaF8 ? cuda::accepts_quantize_normed(x, norm.weight) : cuda::accepts_gemv(call);
+  const bool takes_norm = weight.layout == Layout::kCudaF8
+                              ? cuda::accepts_quantize_normed(x, norm.weight)
+                              : cuda::accepts_gemv(call) || cuda::accepts_gemv_integer(call);
   if (!norm.weight.is_given() || !forced_kernel("linear").empty() || !takes_norm || !accepts_norm(call)) {
     return Ops::norm_linear(context, y, x, norm, weight, epilogue);
   }
@@ -303,6 +305,7 @@ void CudaOps::norm_gated_linear(OpContext& context, TensorView y, ConstTensorVie
   CHECK(x.size(1) == weight.k);
   if (!forced_kernel("linear").empty()) return Ops::norm_gated_linear(context, y, x, norm, weight, bias, activation);
   if (cuda::accepts_gated_gemv(call)) return cuda::linear_gemv(call);
+  if (cuda::accepts_gated_gemv_integer(call)) return cuda::linear_gemv_integer(call);
   const bool takes_norm =
       !norm.weight.is_given() || (weight.layout == Layout::kCudaF8 && cuda::accepts_quantize_normed(x, norm.weight));
   if (takes_norm) {

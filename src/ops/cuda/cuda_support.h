@@ -27,6 +27,15 @@ constexpr T ceil_div(T a, T b) {
   return (a + b - 1) / b;
 }
 
+// Of the current device.
+inline int num_multiprocessors() {
+  int device = 0;
+  int count = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
+  return count;
+}
+
 inline bool is_aligned(const void* data, int64_t bytes) {
   return reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(bytes) == 0;
 }

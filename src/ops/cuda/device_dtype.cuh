@@ -58,6 +58,11 @@ __device__ __forceinline__ void store_float_as(void* data, DType dtype, int64_t 
   }
 }
 
+// To f16 or bf16 and back.
+__device__ __forceinline__ float round_as(DType dtype, float x) {
+  return dtype == DType::kBF16 ? to_float(from_float<bf16>(x)) : to_float(from_float<f16>(x));
+}
+
 // V elements that move as one.
 template <typename T, int V>
 struct alignas(sizeof(T) * V) Vector {

@@ -15,6 +15,7 @@ bool accepts_any(const Call&) {
 
 constexpr KernelRow<LinearCall> kLinearRows[] = {
     {"gemv", accepts_gemv, linear_gemv, "gemv"},
+    {"gemv_integer", accepts_gemv_integer, linear_gemv_integer, "gemv"},
     {"few_tokens", accepts_few_tokens, linear_few_tokens, "decode"},
     {"skinny_mma", accepts_skinny_mma, linear_skinny_mma, "decode"},
     {"cublaslt", accepts_cublaslt, linear_cublaslt, "prefill"},

@@ -24,8 +24,8 @@ struct LinearCall {
   const Weight& weight;
   Epilogue epilogue = {};
   ConstTensorView offsets = {};  // of a grouped call: [num_experts + 1] i32 on the device
-  InputNorm norm = {};           // of x; only `gemv` and the rows of e4m3 take one; `gemv` and `few_tokens` a gate:
-  Gate gate = Gate::kNone;       // y = activation(first half of the outputs) * second half
+  InputNorm norm = {};      // of x; only the rows of one token and of e4m3 take one; these and `few_tokens` a gate:
+  Gate gate = Gate::kNone;  // y = activation(first half of the outputs) * second half
 };
 
 std::span<const KernelRow<LinearCall>> linear_rows();
@@ -38,6 +38,9 @@ void linear_any_shape(const LinearCall& call);
 bool accepts_gemv(const LinearCall& call);
 bool accepts_gated_gemv(const LinearCall& call);
 void linear_gemv(const LinearCall& call);
+bool accepts_gemv_integer(const LinearCall& call);
+bool accepts_gated_gemv_integer(const LinearCall& call);
+void linear_gemv_integer(const LinearCall& call);
 bool accepts_skinny_mma(const LinearCall& call);
 void linear_skinny_mma(const LinearCall& call);
 

@@ -17,6 +17,7 @@
 #include "ops/cuda/cuda_support.h"
 #include "ops/cuda/device_dtype.cuh"
 #include "ops/cuda/elementwise.h"
+#include "ops/cuda/gate.cuh"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/linear_cublaslt.h"
 #include "ops/cuda/mma.cuh"
@@ -70,16 +71,6 @@ struct Args {
   int num_pairs;         // of boxes, in all parts
   Gate gate;
 };
-
-__device__ __forceinline__ float round_as(DType dtype, float x) {
-  return dtype == DType::kBF16 ? to_float(from_float<bf16>(x)) : to_float(from_float<f16>(x));
-}
-
-__device__ __forceinline__ float activate(Gate gate, float x) {
-  if (gate == Gate::kSilu) return x / (1.0f + expf(-x));
-  constexpr float kSqrtTwoOverPi = 0.7978845608028654f;
-  return 0.5f * x * (1.0f + tanhf(kSqrtTwoOverPi * (x + 0.044715f * x * x * x)));
-}
 
 // Elements `index` and the one behind it; index is even.
 __device__ __forceinline__ float2 load_pair(const void* data, DType dtype, int64_t index) {
@@ -278,8 +269,7 @@ __global__ void __launch_bounds__(kThreads, 2)
         float2 sum = sum_of(token, row, 0, x_scale[i]);
         if (is_gated) {
           const float2 up = sum_of(token, row + kBoxRows, 1, x_scale[i]);
-          sum.x = activate(args.gate, round_as(args.y_dtype, sum.x)) * round_as(args.y_dtype, up.x);
-          sum.y = activate(args.gate, round_as(args.y_dtype, sum.y)) * round_as(args.y_dtype, up.y);
+          sum = {gated(args.gate, args.y_dtype, sum.x, up.x), gated(args.gate, args.y_dtype, sum.y, up.y)};
         }
         sum = {sum.x + residual[i].x, sum.y + residual[i].y};
         const int64_t at = token * args.y_stride + output;

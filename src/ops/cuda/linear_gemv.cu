@@ -10,8 +10,10 @@
 // added within warps, then over the warps by one of them in turn. The limit is the reading of the weights. Sums are
 // float; the order depends on k alone.
 #include <algorithm>
+#include <type_traits>
 
 #include "ops/cuda/device_dtype.cuh"
+#include "ops/cuda/gate.cuh"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/linear.h"
 #include "ops/cuda/mma.cuh"
@@ -39,7 +41,7 @@ struct Args {
   int n;  // rows of w
   int k;
   bool is_y_float;
-  bool is_gelu;  // of the gated form
+  Gate gate;
 };
 
 __device__ __forceinline__ float low_float(uint32_t pair, bf16) {
@@ -279,13 +281,8 @@ __global__ void __launch_bounds__(kMaxThreads, 1) gemv_kernel(Args args) {
         float up = sum_of(lane % kOutputs + R / 2);
         if constexpr (kIsF8) up *= args.scales[output + num_outputs] * input_scale;
         if (args.bias != nullptr) up += args.bias[output + num_outputs];
-        const float gate = to_float(from_float<T>(sum));
-        up = to_float(from_float<T>(up));
-        constexpr float kSqrtTwoOverPi = 0.7978845608028654f;
-        const float activated =
-            args.is_gelu ? 0.5f * gate * (1.0f + tanhf(kSqrtTwoOverPi * (gate + 0.044715f * gate * gate * gate)))
-                         : gate / (1.0f + expf(-gate));
-        static_cast<T*>(args.y)[output] = from_float<T>(activated * up);
+        constexpr DType kDType = std::is_same_v<T, bf16> ? DType::kBF16 : DType::kF16;
+        static_cast<T*>(args.y)[output] = from_float<T>(gated(args.gate, kDType, sum, up));
       } else if (args.is_y_float) {
         if (args.residual != nullptr) sum += static_cast<const float*>(args.residual)[output];
         static_cast<float*>(args.y)[output] = sum;
@@ -302,16 +299,8 @@ __global__ void __launch_bounds__(kMaxThreads, 1) gemv_kernel(Args args) {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-int num_multiprocessors() {
-  int device = 0;
-  int count = 0;
-  CUDA_CHECK(cudaGetDevice(&device));
-  CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
-  return count;
-}
-
 template <typename T, typename W, bool IsGated>
-void launch(cudaStream_t stream, const Args& args, int num_multiprocessors) {
+void launch(cudaStream_t stream, const Args& args) {
   constexpr int kPerLoad = 16 / static_cast<int>(sizeof(W));
   int slices = 1;
   while (args.k > slices * kPerLoad * kMaxThreads) slices *= 2;
@@ -323,7 +312,7 @@ void launch(cudaStream_t stream, const Args& args, int num_multiprocessors) {
   }
   constexpr int kMostBytes = kStages * kLoads * kMaxThreads * 16;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostBytes));
-  const int num_blocks = num_multiprocessors * std::max(1, kMaxThreads / num_threads);
+  const int num_blocks = num_multiprocessors() * std::max(1, kMaxThreads / num_threads);
   launch_dependent_with_memory(stream, kernel, dim3(static_cast<unsigned>(num_blocks)),
                                dim3(static_cast<unsigned>(num_threads)),
                                static_cast<size_t>(kStages * kLoads * num_threads * 16), args);
@@ -333,7 +322,7 @@ template <typename T>
 void launch_any(cudaStream_t stream, const Args& args, bool is_f8, bool is_gated) {
   const auto function = is_f8 ? (is_gated ? launch<T, uint8_t, true> : launch<T, uint8_t, false>)
                               : (is_gated ? launch<T, T, true> : launch<T, T, false>);
-  function(stream, args, num_multiprocessors());
+  function(stream, args);
 }
 
 }  // namespace
@@ -370,7 +359,7 @@ void linear_gemv(const LinearCall& call) {
                   .n = static_cast<int>(call.weight.n),
                   .k = static_cast<int>(call.weight.k),
                   .is_y_float = call.y.dtype() == DType::kF32,
-                  .is_gelu = call.gate == Gate::kGeluTanh};
+                  .gate = call.gate};
   const bool is_gated = call.gate != Gate::kNone;
   (call.x.dtype() == DType::kBF16 ? launch_any<bf16> : launch_any<f16>)(call.stream, args, is_f8, is_gated);
 }

@@ -205,7 +205,8 @@ TEST_F(CudaLinearTest, BiasResidualStridesAndFloatOutputs) {
 
 TEST_F(CudaLinearTest, RealShapes) {
   uint64_t seed = 3000;
-  for (const FormatId format : {FormatId::kBF16, FormatId::kQ4_1, FormatId::kQ4_K, FormatId::kQ8_0}) {
+  for (const FormatId format : {FormatId::kBF16, FormatId::kQ4_0, FormatId::kQ4_1, FormatId::kQ4_K, FormatId::kQ5_1,
+                                FormatId::kQ5_K, FormatId::kQ8_0}) {
     for (const int64_t num_tokens : {1, 5, 16, 70}) {
       judge({format, DType::kBF16, num_tokens, 960, 512, DType::kBF16}, seed++);
       judge({format, DType::kBF16, num_tokens, 512, 2048, DType::kF32}, seed++);

@@ -1,0 +1,409 @@
+// The row `gemv_integer`: one token, weights of an integer format whose groups are 32 k, in the tiles of weights.h; and
+// the fused forms that a decoder's layer wants of it: the norm of the input before, the gated activation behind.
+//
+// As many blocks as multiprocessors; block b has panels (16 outputs) b, b + blocks, ... (of the
+// gated form panels of `gate`, each followed by its panel of `up`). A panel's k is cut into chunks of 256; warps take
+// chunks in turn, over the ends of panels, each through a ring of its own in shared memory that asynchronous copies
+// fill, so that warps meet only to add their sums, every few panels. The rings are filled before the kernel waits for
+// the one in front.
+//
+// Products run on the tensor cores, in f16: codes are exact there, inputs are brought near 1 by a power of two. All
+// eight columns of the inputs' matrix are the same; of a group's sums, which the four threads of a row all have, one
+// thread takes those that it has the scales of, and multiplies in float. A minimum multiplies the sum of a group's
+// inputs. The limit is the reading of the weights. A chunk's sum goes to class `chunk % warps`, ascending; classes are
+// added in ascending order: the order depends on k alone.
+#include <algorithm>
+
+#include "ops/cuda/device_dtype.cuh"
+#include "ops/cuda/device_weight.cuh"
+#include "ops/cuda/gate.cuh"
+#include "ops/cuda/launch.cuh"
+#include "ops/cuda/linear.h"
+#include "ops/cuda/linear_skinny.cuh"
+#include "ops/cuda/mma.cuh"
+
+namespace quire::cuda {
+
+namespace {
+
+constexpr int kWarps = 8;
+constexpr int kThreads = 32 * kWarps;
+constexpr int kChunk = 256;                  // k
+constexpr int kGroups = 8;                   // of 32, in a chunk
+constexpr int kPanelsAtOnce = 8;             // whose sums are added over the warps together
+constexpr int kMaxSharedBytes = 216 * 1024;  // that a launch asks for, beside the kernel's own
+
+// Bytes of a chunk's scales.
+constexpr int scale_bytes(ScaleKind kind) {
+  if (kind == ScaleKind::kSuperBytes) return 64 + 256;
+  return kGroups * (kind == ScaleKind::kHalfAndMin ? 64 : 32);
+}
+
+template <int Bits, ScaleKind Kind>
+struct Shape {
+  static constexpr int kTiles = Bits == 4 ? 4 : 8;  // of a chunk
+  static constexpr int kCodeBytes = kTiles * kWeightTileBytes;
+  static constexpr int kStageBytes = kCodeBytes + scale_bytes(Kind);
+  static constexpr int kStages = Bits == 4 ? 8 : 4;
+  static constexpr int kRingBytes = kWarps * kStages * kStageBytes;
+};
+
+// The rings, the inputs, and the sums of their groups.
+template <int Bits, ScaleKind Kind>
+constexpr int64_t shared_bytes(int64_t k) {
+  return Shape<Bits, Kind>::kRingBytes + k * 2 + k / 32 * 4;
+}
+
+struct Args {
+  DeviceWeight w;
+  const void* x;
+  DType x_dtype;
+  void* y;
+  DType y_dtype;
+  const float* bias;         // or null
+  const void* residual;      // or null
+  const float* norm_weight;  // or null: no norm
+  float epsilon;
+  Gate gate;
+};
+
+__device__ __forceinline__ void copy_to_shared(uint32_t target, const void* source) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(target), "l"(source) : "memory");
+}
+
+// One instruction, which the compiler makes two of where both constants are known.
+__device__ __forceinline__ uint32_t and_or(uint32_t x, uint32_t mask, uint32_t bits) {
+  uint32_t y;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(y) : "r"(x), "r"(mask), "r"(bits));
+  return y;
+}
+
+// Codes of 4 bits less an offset, as f16: nibbles p and p + 4 of the word are the pair of register p.
+struct Offsets {
+  __half2 low;   // 1024 + offset
+  __half2 high;  // -(64 + offset)
+};
+__device__ __forceinline__ void unpack(uint32_t (&a)[4], uint32_t word, const Offsets& offsets) {
+#pragma unroll
+  for (int p = 0; p < 4; p += 2) {
+    // 0x6400 | code is 1024 + code, 0x6400 | code << 4 is 1024 + 16 code.
+    const uint32_t low = and_or(word, 0x000f000fu, 0x64006400u);
+    const uint32_t high = and_or(word, 0x00f000f0u, 0x64006400u);
+    const __half2 first = __hsub2(*reinterpret_cast<const __half2*>(&low), offsets.low);
+    const __half2 second = __hfma2(*reinterpret_cast<const __half2*>(&high), __float2half2_rn(0.0625f), offsets.high);
+    a[p] = *reinterpret_cast<const uint32_t*>(&first);
+    a[p + 1] = *reinterpret_cast<const uint32_t*>(&second);
+    word >>= 8;
+  }
+}
+
+template <int Bits, ScaleKind Kind>
+__global__ void __launch_bounds__(kThreads, 1) gemv_integer_kernel(Args args) {
+  using S = Shape<Bits, Kind>;
+  constexpr bool kHasMin = Kind == ScaleKind::kHalfAndMin || Kind == ScaleKind::kSuperBytes;
+  extern __shared__ __align__(16) char dynamic_shared[];
+  __shared__ float partials[2][kPanelsAtOnce][kWarps][kPanelLanes];
+  __shared__ float2 reduced[kWarps];
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int g = lane / 4;
+  const int t = lane % 4;
+  const DeviceWeight& w = args.w;
+  const int k = static_cast<int>(w.k);
+  const int num_chunks = k / kChunk;
+  const bool is_gated = args.gate != Gate::kNone;
+  const int num_blocks = static_cast<int>(gridDim.x);
+  const int block = static_cast<int>(blockIdx.x);
+  const int num_outputs = static_cast<int>(is_gated ? w.n / 2 : w.n);
+  const int num_output_panels = (num_outputs + kPanelLanes - 1) / kPanelLanes;
+  const int num_own_outputs = (num_output_panels - block + num_blocks - 1) / num_blocks;  // panels
+  const int num_panels = is_gated ? 2 * num_own_outputs : num_own_outputs;
+  char* const ring = dynamic_shared + warp * S::kStages * S::kStageBytes;
+  uint4* const inputs = reinterpret_cast<uint4*>(dynamic_shared + S::kRingBytes);  // [chunk][lane]
+  float* const input_sums = reinterpret_cast<float*>(inputs + num_chunks * 32);    // [group]
+
+  // Item i is a chunk of the block's panel i / num_chunks.
+  const auto panel_of = [&](int own) {
+    if (!is_gated) return block + own * num_blocks;
+    return block + own / 2 * num_blocks + (own % 2 == 0 ? 0 : num_output_panels);
+  };
+  int fetched_panel = warp / num_chunks;
+  int fetched_chunk = warp % num_chunks;
+  const auto next_item = [&](int& panel, int& chunk) {
+    chunk += kWarps;
+    while (chunk >= num_chunks) {
+      chunk -= num_chunks;
+      ++panel;
+    }
+  };
+  const auto fetch = [&](int stage) {
+    if (fetched_panel < num_panels) {
+      const int64_t panel = panel_of(fetched_panel);
+      const uint32_t target =
+          static_cast<uint32_t>(__cvta_generic_to_shared(ring + stage * S::kStageBytes + 16 * lane));
+      const uint8_t* codes = w.codes + panel * w.panel_code_bytes + fetched_chunk * S::kCodeBytes + 16 * lane;
+#pragma unroll
+      for (int tile = 0; tile < S::kTiles; ++tile) {
+        copy_to_shared(target + static_cast<uint32_t>(tile * kWeightTileBytes), codes + tile * kWeightTileBytes);
+      }
+      if (lane < scale_bytes(Kind) / 16) {
+        copy_to_shared(target + static_cast<uint32_t>(S::kCodeBytes),
+                       w.scales + panel * w.panel_scale_bytes + fetched_chunk * scale_bytes(Kind) + 16 * lane);
+      }
+      next_item(fetched_panel, fetched_chunk);
+    }
+    asm volatile("cp.async.commit_group;" ::: "memory");
+  };
+  let_next_start();
+#pragma unroll
+  for (int stage = 0; stage < S::kStages; ++stage) fetch(stage);
+  wait_for_previous();
+
+  // ---- The inputs, normed where that is asked for, as f16 near 1 in the order of the tensor cores' operand
+  // Of 16 k a lane of the operand has 4 neighbours; those of the second 16 stand behind those of the first.
+  const auto place_of = [&](int at) {
+    return reinterpret_cast<uint2*>(inputs + at / 32 * 4 + at % 16 / 4) + at % 32 / 16;
+  };
+  const auto unpack_inputs = [&](float(&x)[8], const uint2& low, const uint2& high) {
+    const uint32_t words[4] = {low.x, low.y, high.x, high.y};
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const uint32_t bits = words[i / 2] >> (16 * (i % 2)) & 0xffffu;
+      x[i] = args.x_dtype == DType::kBF16 ? __uint_as_float(bits << 16)
+                                          : __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
+    }
+  };
+  const auto load_norm = [&](float(&factors)[8], int at) {
+    const float4 low = *reinterpret_cast<const float4*>(args.norm_weight + at);
+    const float4 high = *reinterpret_cast<const float4*>(args.norm_weight + at + 4);
+    factors[0] = low.x, factors[1] = low.y, factors[2] = low.z, factors[3] = low.w;
+    factors[4] = high.x, factors[5] = high.y, factors[6] = high.z, factors[7] = high.w;
+  };
+  const bool is_normed = args.norm_weight != nullptr;
+  float squares = 0;
+  float largest = 0;
+#pragma unroll 4
+  for (int at = static_cast<int>(threadIdx.x) * 8; at < k; at += kThreads * 8) {
+    const uint4 loaded = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(args.x) + at);
+    uint2* const place = place_of(at);
+    place[0] = {loaded.x, loaded.y};
+    place[2] = {loaded.z, loaded.w};
+    float x[8];
+    float factors[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+    unpack_inputs(x, {loaded.x, loaded.y}, {loaded.z, loaded.w});
+    if (is_normed) load_norm(factors, at);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      squares += x[i] * x[i];
+      largest = fmaxf(largest, fabsf(x[i] * factors[i]));
+    }
+  }
+  squares = warp_sum(squares);
+  largest = warp_max(largest);
+  if (lane == 0) reduced[warp] = {squares, largest};
+  __syncthreads();
+  squares = 0;
+#pragma unroll
+  for (int i = 0; i < kWarps; ++i) {
+    squares += reduced[i].x;
+    largest = fmaxf(largest, reduced[i].y);
+  }
+  float norm = 1;
+  if (is_normed) {
+    norm = 1.0f / sqrtf(squares / static_cast<float>(k) + args.epsilon);
+    largest *= norm;
+  }
+  const uint32_t exponent = min(max(__float_as_uint(largest) >> 23, 2u), 252u);
+  const float up = __uint_as_float(exponent << 23);  // brings sums back
+  const float down = __uint_as_float((254u - exponent) << 23);
+  for (int first = 0; first < k; first += kThreads * 8) {  // lanes of a warp go on together
+    const int at = first + static_cast<int>(threadIdx.x) * 8;
+    float sum = 0;
+    if (at < k) {
+      uint2* const place = place_of(at);
+      float x[8];
+      unpack_inputs(x, place[0], place[2]);
+      if (is_normed) {
+        float factors[8];
+        load_norm(factors, at);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) x[i] = round_as(args.x_dtype, x[i] * norm * factors[i]);
+      }
+      uint32_t pairs[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const __half2 pair = __floats2half2_rn(x[2 * i] * down, x[2 * i + 1] * down);
+        pairs[i] = *reinterpret_cast<const uint32_t*>(&pair);
+        sum += __low2float(pair) + __high2float(pair);
+      }
+      place[0] = {pairs[0], pairs[1]};
+      place[2] = {pairs[2], pairs[3]};
+    }
+    if constexpr (kHasMin) {
+      sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+      sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+      if (t == 0 && at < k) input_sums[at / 32] = sum;
+    }
+  }
+  __syncthreads();
+
+  // ---- Chunks
+  const int offset = w.panel.offset;
+  const Offsets offsets{__half2half2(__int2half_rn(1024 + offset)), __half2half2(__int2half_rn(-(64 + offset)))};
+  int stage = 0;
+  int panel = warp / num_chunks;
+  int chunk = warp % num_chunks;
+  for (int first_panel = 0, buffer = 0; first_panel < num_panels; first_panel += kPanelsAtOnce, buffer ^= 1) {
+    const int end_panel = min(first_panel + kPanelsAtOnce, num_panels);
+    float sums[2] = {0, 0};  // rows g and g + 8
+    while (panel < end_panel) {
+      asm volatile("cp.async.wait_group %0;" ::"n"(S::kStages - 1) : "memory");
+      __syncwarp();
+      const char* const here = ring + stage * S::kStageBytes;
+      // Of groups 2 t and 2 t + 1: [half of the rows][group]
+      ScaleAndMin scales[2][2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const uint8_t* block = reinterpret_cast<const uint8_t*>(here + S::kCodeBytes);
+          if constexpr (Kind != ScaleKind::kSuperBytes) block += (2 * t + i) * scale_bytes(Kind) / kGroups;
+          scales[half][i] = decode_scale<Kind>(load_raw_scale<Kind>(block, g + 8 * half, 2 * t + i));
+        }
+      }
+#pragma unroll
+      for (int group = 0; group < kGroups; ++group) {
+        const uint4 x = inputs[(chunk * kGroups + group) * 4 + t];
+        constexpr int kGroupsOfTile = kGroups / S::kTiles;
+        const uint4 loaded =
+            *reinterpret_cast<const uint4*>(here + group / kGroupsOfTile * kWeightTileBytes + 16 * lane);
+        const uint32_t words[4] = {loaded.x, loaded.y, loaded.z, loaded.w};
+        float product[4] = {};
+#pragma unroll
+        for (int s = 0; s < 2; ++s) {
+          uint32_t a[4];
+          if constexpr (Bits == 4) {
+            unpack(a, words[group % 2 * 2 + s], offsets);
+          } else {
+            unpack_8bit<f16>(a, words[2 * s], words[2 * s + 1], offset);
+          }
+          mma<f16>(product, a, s == 0 ? x.x : x.z, s == 0 ? x.y : x.w);
+        }
+        if (t == group / 2) {
+          sums[0] += scales[0][group % 2].scale * product[0];
+          sums[1] += scales[1][group % 2].scale * product[2];
+        }
+      }
+      if constexpr (kHasMin) {
+        const float2 group_sums = *reinterpret_cast<const float2*>(input_sums + chunk * kGroups + 2 * t);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          sums[half] += scales[half][0].min * group_sums.x + scales[half][1].min * group_sums.y;
+        }
+      }
+      __syncwarp();  // everybody has read the stage
+      fetch(stage);
+      stage = stage + 1 == S::kStages ? 0 : stage + 1;
+      const int before = panel;
+      next_item(panel, chunk);
+      if (panel != before) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          sums[half] += __shfl_xor_sync(0xffffffffu, sums[half], 1);
+          sums[half] += __shfl_xor_sync(0xffffffffu, sums[half], 2);
+          if (t == 0) partials[buffer][before - first_panel][warp][g + 8 * half] = sums[half];
+          sums[half] = 0;
+        }
+      }
+    }
+    __syncthreads();
+    // A thread an output: warps in the order of the chunks that they began with.
+    const int row = static_cast<int>(threadIdx.x) % kPanelLanes;
+    const int own = first_panel + static_cast<int>(threadIdx.x) / kPanelLanes * (is_gated ? 2 : 1);
+    const int output = panel_of(own) * kPanelLanes + row;
+    if (own < end_panel && output < num_outputs) {
+      const auto sum_of = [&](int index) {
+        float sum = 0;
+        const int first_warp = index * num_chunks % kWarps;
+        for (int i = 0; i < min(kWarps, num_chunks); ++i) {
+          sum += partials[buffer][index - first_panel][(first_warp + i) % kWarps][row];
+        }
+        return sum * up;
+      };
+      float sum = sum_of(own);
+      if (args.bias != nullptr) sum += args.bias[output];
+      if (is_gated) {
+        float other = sum_of(own + 1);
+        if (args.bias != nullptr) other += args.bias[output + num_outputs];
+        sum = gated(args.gate, args.y_dtype, sum, other);
+      }
+      if (args.residual != nullptr) sum += load_as_float(args.residual, args.y_dtype, output);
+      store_float_as(args.y, args.y_dtype, output, sum);
+    }
+  }
+  asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+template <int Bits, ScaleKind Kind>
+void launch(cudaStream_t stream, const Args& args, int num_blocks) {
+  const auto kernel = gemv_integer_kernel<Bits, Kind>;
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSharedBytes));
+  launch_dependent_with_memory(stream, kernel, dim3(static_cast<unsigned>(num_blocks)), dim3(kThreads),
+                               static_cast<size_t>(shared_bytes<Bits, Kind>(args.w.k)), args);
+}
+
+template <int Bits>
+int64_t shared_bytes(ScaleKind kind, int64_t k) {
+  if (kind == ScaleKind::kHalf) return shared_bytes<Bits, ScaleKind::kHalf>(k);
+  if (kind == ScaleKind::kHalfAndMin) return shared_bytes<Bits, ScaleKind::kHalfAndMin>(k);
+  return shared_bytes<Bits, ScaleKind::kSuperBytes>(k);
+}
+
+}  // namespace
+
+bool accepts_gemv_integer(const LinearCall& call) {
+  const Weight& weight = call.weight;
+  if (call.x.dtype() == DType::kF32 || call.x.size(0) != 1 || call.offsets.is_given() || weight.num_experts != 1) {
+    return false;
+  }
+  if (weight.layout != Layout::kCudaPlanes || weight.quant().is_float) return false;
+  const PanelFormat panel = panel_format(weight.format);
+  const ScaleKind kind = panel.scale_kind;
+  const int stored_bits = device_weight(weight).stored_bits;
+  return panel.group_size == 32 && panel.scale_kind != ScaleKind::kSuperSigned && weight.k % kChunk == 0 &&
+         weight.n <= (1 << 24) &&
+         (stored_bits == 4 ? shared_bytes<4>(kind, weight.k) : shared_bytes<8>(kind, weight.k)) <= kMaxSharedBytes &&
+         is_aligned(call.x.raw_data(), 16) &&
+         (!call.norm.weight.is_given() || is_aligned(call.norm.weight.raw_data(), 16));
+}
+
+bool accepts_gated_gemv_integer(const LinearCall& call) {
+  // Panels of `gate` end where those of `up` begin.
+  return accepts_gemv_integer(call) && call.weight.n % (2 * kPanelLanes) == 0 && call.y.dtype() == call.x.dtype();
+}
+
+void linear_gemv_integer(const LinearCall& call) {
+  const int num_blocks = num_multiprocessors();
+  const Args args{.w = device_weight(call.weight),
+                  .x = call.x.raw_data(),
+                  .x_dtype = call.x.dtype(),
+                  .y = call.y.raw_data(),
+                  .y_dtype = call.y.dtype(),
+                  .bias = call.epilogue.bias.is_given() ? call.epilogue.bias.data<float>() : nullptr,
+                  .residual = call.epilogue.residual.raw_data(),
+                  .norm_weight = call.norm.weight.is_given() ? call.norm.weight.data<float>() : nullptr,
+                  .epsilon = call.norm.epsilon,
+                  .gate = call.gate};
+  const ScaleKind kind = args.w.panel.scale_kind;
+  if (args.w.stored_bits == 4) {
+    (kind == ScaleKind::kHalf         ? launch<4, ScaleKind::kHalf>
+     : kind == ScaleKind::kHalfAndMin ? launch<4, ScaleKind::kHalfAndMin>
+                                      : launch<4, ScaleKind::kSuperBytes>)(call.stream, args, num_blocks);
+  } else {
+    (kind == ScaleKind::kHalf         ? launch<8, ScaleKind::kHalf>
+     : kind == ScaleKind::kHalfAndMin ? launch<8, ScaleKind::kHalfAndMin>
+                                      : launch<8, ScaleKind::kSuperBytes>)(call.stream, args, num_blocks);
+  }
+}
+
+}  // namespace quire::cuda
