@@ -38,7 +38,7 @@ bool watch_for(std::chrono::microseconds time, IsDone is_done) {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int num_threads) {
+ThreadPool::ThreadPool(int num_threads) : shares_(static_cast<size_t>(std::max(1, num_threads))) {
   CHECK(num_threads >= 1);
   workers_.reserve(static_cast<size_t>(num_threads - 1));
   for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this, i] { work_until_stopped(i); });
@@ -46,8 +46,8 @@ ThreadPool::ThreadPool(int num_threads) {
 
 ThreadPool::~ThreadPool() {
   is_stopping_.store(true);
-  worker_wakeups_.fetch_add(1);
-  worker_wakeups_.notify_all();
+  job_.fetch_add(1);
+  job_.notify_all();
   for (std::thread& worker : workers_) worker.join();
 }
 
@@ -68,14 +68,13 @@ void ThreadPool::run(int64_t count, int64_t grain, void* callable, Invoke invoke
   grain_ = grain;
   num_chunks_ = num_chunks;
   num_unfinished_chunks_.store(num_chunks, std::memory_order_relaxed);
-  // Sequentially consistent with the worker's "I sleep; is there work?": one of the two sees the other.
-  num_open_chunks_.store(num_chunks);
-  if (num_sleeping_workers_.load() > 0) {
-    worker_wakeups_.fetch_add(1);
-    worker_wakeups_.notify_all();
+  for (int i = 0; i < num_threads(); ++i) {
+    shares_[static_cast<size_t>(i)].num_open.store(first_chunk(i + 1) - first_chunk(i), std::memory_order_release);
   }
-  while (run_one_chunk(0)) {
-  }
+  // Sequentially consistent with the worker's "I sleep; is there another job?": one of the two sees the other.
+  job_.fetch_add(1);
+  if (num_sleeping_workers_.load() > 0) job_.notify_all();
+  run_chunks(0);
   const auto is_done = [this] { return num_unfinished_chunks_.load(std::memory_order_acquire) == 0; };
   if (watch_for(kCallerWatchTime, is_done)) return;
   while (true) {
@@ -87,13 +86,23 @@ void ThreadPool::run(int64_t count, int64_t grain, void* callable, Invoke invoke
   is_caller_asleep_.store(false);
 }
 
-bool ThreadPool::run_one_chunk(int worker_index) {
-  int64_t num_open = num_open_chunks_.load(std::memory_order_relaxed);
+// A thread's own share, then what is left of the others'.
+void ThreadPool::run_chunks(int worker_index) {
+  const int num_shares = num_threads();
+  for (int i = 0; i < num_shares; ++i) {
+    const int share = worker_index + i < num_shares ? worker_index + i : worker_index + i - num_shares;
+    while (run_one_chunk(share, worker_index)) {
+    }
+  }
+}
+
+bool ThreadPool::run_one_chunk(int share, int worker_index) {
+  std::atomic<int64_t>& open = shares_[static_cast<size_t>(share)].num_open;
+  int64_t num_open = open.load(std::memory_order_relaxed);
   do {
     if (num_open == 0) return false;
-  } while (!num_open_chunks_.compare_exchange_weak(num_open, num_open - 1, std::memory_order_acquire,
-                                                   std::memory_order_relaxed));
-  const int64_t begin = (num_chunks_ - num_open) * grain_;
+  } while (!open.compare_exchange_weak(num_open, num_open - 1, std::memory_order_acquire, std::memory_order_relaxed));
+  const int64_t begin = (first_chunk(share + 1) - num_open) * grain_;
   invoke_(callable_, WorkRange{begin, std::min(begin + grain_, count_), worker_index});
   // Sequentially consistent with the caller's "I sleep; is it done?".
   if (num_unfinished_chunks_.fetch_sub(1) == 1 && is_caller_asleep_.load()) {
@@ -104,23 +113,19 @@ bool ThreadPool::run_one_chunk(int worker_index) {
 }
 
 void ThreadPool::work_until_stopped(int worker_index) {
-  const auto is_needed = [this] {
-    return num_open_chunks_.load(std::memory_order_relaxed) > 0 || is_stopping_.load(std::memory_order_relaxed);
-  };
-  while (!is_stopping_.load(std::memory_order_relaxed)) {
-    while (run_one_chunk(worker_index)) {
-    }
-    if (!watch_for(kWorkerWatchTime, is_needed)) sleep_until_work();
+  while (true) {
+    // Read before looking for chunks: a job that begins meanwhile is another one.
+    const uint32_t seen_job = job_.load(std::memory_order_acquire);
+    if (is_stopping_.load(std::memory_order_relaxed)) return;
+    run_chunks(worker_index);
+    const auto is_another = [&] { return job_.load(std::memory_order_relaxed) != seen_job; };
+    if (!watch_for(kWorkerWatchTime, is_another)) sleep_until_work(seen_job);
   }
 }
 
-void ThreadPool::sleep_until_work() {
+void ThreadPool::sleep_until_work(uint32_t seen_job) {
   num_sleeping_workers_.fetch_add(1);
-  while (true) {
-    const uint32_t seen = worker_wakeups_.load();
-    if (num_open_chunks_.load() > 0 || is_stopping_.load()) break;
-    worker_wakeups_.wait(seen);
-  }
+  while (job_.load() == seen_job) job_.wait(seen_job);
   num_sleeping_workers_.fetch_sub(1);
 }
 

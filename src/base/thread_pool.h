@@ -1,6 +1,7 @@
-// The threads that share the work of CPU kernels. The caller works too; threads take chunks from one counter, so that a
-// slow or preempted thread takes fewer; nothing waits for a thread that has not begun. Between calls workers watch for
-// work for some microseconds, then sleep: an idle pool uses no processor time.
+// The threads that share the work of CPU kernels. The caller works too. Every thread has a share of its own, chunks
+// that lie one after another, so that it reads memory as one stream; whoever is done with his share takes chunks of
+// others', so that a slow or preempted thread does fewer, and nothing waits for a thread that has not begun. Between
+// calls workers watch for work for some microseconds, then sleep: an idle pool uses no processor time.
 //
 // One thread at a time may call parallel_for, and a body must not call it. A call neither allocates nor throws; what a
 // body does must not throw either.
@@ -44,10 +45,19 @@ class ThreadPool {
  private:
   using Invoke = void (*)(void* callable, const WorkRange& range);
 
+  // The chunks of a job that one thread is to do, unless others are done sooner. A cache line each.
+  struct alignas(64) Share {
+    // How many nobody has taken yet. Taking one is a compare-and-swap from n to n - 1; whoever succeeds holds a chunk
+    // of the present job, which cannot end before that chunk does.
+    std::atomic<int64_t> num_open = 0;
+  };
+
   void run(int64_t count, int64_t grain, void* callable, Invoke invoke);
-  bool run_one_chunk(int worker_index);
+  int64_t first_chunk(int64_t share) const { return num_chunks_ * share / num_threads(); }
+  void run_chunks(int worker_index);
+  bool run_one_chunk(int share, int worker_index);
   void work_until_stopped(int worker_index);
-  void sleep_until_work();
+  void sleep_until_work(uint32_t seen_job);
 
   // The job. Written by the caller while no chunk is open; read by those who hold a chunk of it.
   void* callable_ = nullptr;
@@ -56,15 +66,14 @@ class ThreadPool {
   int64_t grain_ = 1;
   int64_t num_chunks_ = 0;
 
-  // How many chunks nobody has taken yet. Taking one is a compare-and-swap from n to n - 1; whoever succeeds holds a
-  // chunk of the present job, which cannot end before that chunk does.
-  alignas(64) std::atomic<int64_t> num_open_chunks_ = 0;
+  std::vector<Share> shares_;  // by worker_index
+  // Counts jobs, and the order to stop; workers watch it, and sleep on it.
+  alignas(64) std::atomic<uint32_t> job_ = 0;
+  std::atomic<bool> is_stopping_ = false;
+  std::atomic<int> num_sleeping_workers_ = 0;
   alignas(64) std::atomic<int64_t> num_unfinished_chunks_ = 0;
   std::atomic<bool> is_caller_asleep_ = false;
   std::atomic<uint32_t> caller_wakeups_ = 0;
-  alignas(64) std::atomic<int> num_sleeping_workers_ = 0;
-  std::atomic<uint32_t> worker_wakeups_ = 0;
-  std::atomic<bool> is_stopping_ = false;
 
   std::vector<std::thread> workers_;
 };
