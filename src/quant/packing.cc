@@ -222,7 +222,7 @@ struct Source {
   int64_t k;
 };
 
-template <typename Element>
+template <FormatId kFormat, typename Element>
 void pack_float_panel(const Source& source, int64_t first_row, uint8_t* out, uint8_t*) {
   const int num_lanes = static_cast<int>(std::min<int64_t>(kPanelLanes, source.n - first_row));
   constexpr int64_t kElementBytes = sizeof(Element);
@@ -232,8 +232,13 @@ void pack_float_panel(const Source& source, int64_t first_row, uint8_t* out, uin
     for (int lane = 0; lane < num_lanes; ++lane) {
       const uint8_t* row = source.rows + (first_row + lane) * source.row_bytes;
       for (int64_t k = first_k; k < end_k; ++k) {
-        std::memcpy(out + (k * kPanelLanes + lane) * kElementBytes, row + k * kElementBytes, sizeof(Element));
+        std::memcpy(out + float_element(kFormat, k, lane) * kElementBytes, row + k * kElementBytes, sizeof(Element));
       }
+    }
+  }
+  if (kFormat == FormatId::kBF16 && source.k % 2 != 0) {
+    for (int lane = 0; lane < num_lanes; ++lane) {
+      std::memset(out + float_element(kFormat, source.k, lane) * kElementBytes, 0, sizeof(Element));
     }
   }
 }
@@ -265,10 +270,11 @@ using PackPanel = void (*)(const Source& source, int64_t first_row, uint8_t* cod
 PackPanel pack_panel_of(FormatId format) {
   switch (format) {
     case FormatId::kF32:
-      return pack_float_panel<uint32_t>;
+      return pack_float_panel<FormatId::kF32, uint32_t>;
     case FormatId::kF16:
+      return pack_float_panel<FormatId::kF16, uint16_t>;
     case FormatId::kBF16:
-      return pack_float_panel<uint16_t>;
+      return pack_float_panel<FormatId::kBF16, uint16_t>;
     case FormatId::kQ4_0:
       return pack_integer_panel<FormatId::kQ4_0>;
     case FormatId::kQ4_1:
@@ -355,7 +361,8 @@ ScaleAndMin read_packed_scale(const PanelFormat& panel, const uint8_t* block, in
 PanelBytes panel_bytes(FormatId format, int64_t k) {
   const QuantFormat& quant = quant_format(format);
   CHECK(k % quant.values_per_block == 0);
-  if (quant.is_float) return {k * kPanelLanes * quant.bytes_per_block, 0};
+  const int64_t stored_k = format == FormatId::kBF16 ? (k + 1) / 2 * 2 : k;
+  if (quant.is_float) return {stored_k * kPanelLanes * quant.bytes_per_block, 0};
   const PanelFormat panel = panel_format(format);
   return {k / kTileK * panel.tile_bytes(), k / panel.scale_block_size * panel.scale_block_bytes};
 }
@@ -406,7 +413,7 @@ void dequantize_packed_row(const Weight& packed, int64_t row, float* out) {
   if (packed.quant().is_float) {
     const int64_t element_bytes = packed.quant().bytes_per_block;
     for (int64_t k = 0; k < packed.k; ++k) {
-      const uint8_t* element = codes + (k * kPanelLanes + lane) * element_bytes;
+      const uint8_t* element = codes + float_element(packed.format, k, lane) * element_bytes;
       dequantize_row(packed.format, reinterpret_cast<const std::byte*>(element), out + k, 1);
     }
     return;

@@ -3,7 +3,9 @@
 // A panel is 16 outputs, one a lane; n is filled up to whole panels with zeros. Panels of an expert follow one another,
 // experts too. All kernels of all instruction sets read these same bytes.
 //
-// Float formats: parts[0] is [panel][k][16 lanes] of the file's own elements.
+// Float formats: parts[0] is [panel][k][16 lanes] of the file's own elements; of bf16 [panel][(k + 1) / 2][16
+// lanes][2], pairs of neighbouring k as the instructions that multiply and add pairs want them, the last filled up with
+// a zero.
 //
 // Integer formats: a tile is 32 consecutive k of a panel: 8 groups of 4 k; a group is 64 bytes, byte 4 * lane + k % 4,
 // which is what the instructions that multiply bytes and add four neighbours want. Codes are unsigned; the value of
@@ -97,6 +99,10 @@ struct PanelBytes {
   int64_t scales;
 };
 PanelBytes panel_bytes(FormatId format, int64_t k);
+// Where a float format's element for input k of an output's lane lies in the panel, in elements.
+constexpr int64_t float_element(FormatId format, int64_t k, int lane) {
+  return format == FormatId::kBF16 ? (k / 2 * kPanelLanes + lane) * 2 + k % 2 : k * kPanelLanes + lane;
+}
 constexpr int64_t num_panels(int64_t n) {
   return (n + kPanelLanes - 1) / kPanelLanes;
 }

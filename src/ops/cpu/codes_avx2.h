@@ -54,6 +54,16 @@ struct Avx2Codes {
   static Vec to_float(const Bytes& v, int offset) {
     return {to_float<kByte>(v.low, offset), to_float<kByte>(v.high, offset)};
   }
+  static __m256 first_of_pairs(const __m256i& pairs) { return _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16)); }
+  static __m256 second_of_pairs(const __m256i& pairs) {
+    return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int32_t>(0xffff0000u))));
+  }
+  static void load_bf16_pairs(const uint16_t* p, Vec& first, Vec& second) {
+    const __m256i low = load_32(p);
+    const __m256i high = load_32(p + 16);
+    first = {first_of_pairs(low), first_of_pairs(high)};
+    second = {second_of_pairs(low), second_of_pairs(high)};
+  }
   static __m128i load_8(const uint8_t* p) { return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)); }
   static Vec load_u8(const uint8_t* p) {
     return {_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(load_8(p))),

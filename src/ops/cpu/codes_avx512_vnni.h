@@ -39,6 +39,11 @@ struct Avx512Codes {
     if (kByte != 3) byte = _mm512_and_si512(byte, _mm512_set1_epi32(255));
     return {_mm512_cvtepi32_ps(_mm512_sub_epi32(byte, _mm512_set1_epi32(offset)))};
   }
+  static void load_bf16_pairs(const uint16_t* p, Vec& first, Vec& second) {
+    const __m512i pairs = _mm512_loadu_si512(p);
+    first = {_mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16))};
+    second = {_mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int32_t>(0xffff0000u))))};
+  }
   static __m128i load_16(const uint8_t* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
   static Vec load_u8(const uint8_t* p) { return {_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(load_16(p)))}; }
   static Vec load_i8(const uint8_t* p) { return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load_16(p)))}; }

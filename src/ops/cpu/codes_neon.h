@@ -63,6 +63,13 @@ struct NeonCodes {
     return {vcvtq_f32_u32(vmovl_u16(vget_low_u16(low))), vcvtq_f32_u32(vmovl_u16(vget_high_u16(low))),
             vcvtq_f32_u32(vmovl_u16(vget_low_u16(high))), vcvtq_f32_u32(vmovl_u16(vget_high_u16(high)))};
   }
+  static void load_bf16_pairs(const uint16_t* p, Vec& first, Vec& second) {
+    for (int j = 0; j < 4; ++j) {
+      const uint32x4_t pairs = vreinterpretq_u32_u16(vld1q_u16(p + 8 * j));
+      first.q[j] = vreinterpretq_f32_u32(vshlq_n_u32(pairs, 16));
+      second.q[j] = vreinterpretq_f32_u32(vandq_u32(pairs, vdupq_n_u32(0xffff0000u)));
+    }
+  }
   static Vec load_u8(const uint8_t* p) { return widen(vld1q_u8(p)); }
   static Vec load_i8(const uint8_t* p) {
     const int8x16_t v = vreinterpretq_s8_u8(vld1q_u8(p));

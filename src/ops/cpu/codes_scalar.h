@@ -46,6 +46,11 @@ struct ScalarCodes {
   [[gnu::noinline]] static Vec to_float(const Bytes& v, int offset) {
     return Lanes::make([&](int i) { return static_cast<float>(v.byte[4 * i + kByte] - offset); });
   }
+  // Pairs of bf16, a pair a lane.
+  [[gnu::noinline]] static void load_bf16_pairs(const uint16_t* p, Vec& first, Vec& second) {
+    first = Lanes::make([&](int i) { return bf16_to_f32(p[2 * i]); });
+    second = Lanes::make([&](int i) { return bf16_to_f32(p[2 * i + 1]); });
+  }
   // 16 small integers.
   static Vec load_u8(const uint8_t* p) {
     return Lanes::make([&](int i) { return static_cast<float>(p[i]); });

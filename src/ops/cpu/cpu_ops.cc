@@ -113,7 +113,7 @@ std::string CpuOps::description() const {
 
 // The rows of a table share an order, so that neither instruction set nor threads nor a forced row matter.
 std::string CpuOps::numerics() const {
-  std::string text = "cpu: int8_groups, f32_ascending";
+  std::string text = "cpu: int8_groups, bf16_pairs, f32_ascending";
   if (compute_ == Compute::kAuto) text += ", bf16 for bf16";
   if (compute_ == Compute::kBF16) text += ", bf16 for 16 bits";
   for (const std::string_view order : {cpu::attention_order(compute_), cpu::rms_norm_rows().front().reduction_order,
@@ -152,6 +152,10 @@ void CpuOps::copy_to_host(OpContext&, void* host_data, const void* device_data, 
 }
 
 Result<Weight> CpuOps::pack(const Weight& file_weight) {
+  if (compute_ == Compute::kBF16 && file_weight.format == FormatId::kF16) {
+    ASSIGN_OR_RETURN(const Weight rounded, cpu::round_to_bf16(pool_, file_weight));
+    return cpu::pack_weight(pool_, weight_memory_, rounded);
+  }
   return cpu::pack_weight(pool_, weight_memory_, file_weight);
 }
 

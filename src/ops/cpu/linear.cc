@@ -1,10 +1,13 @@
 #include "ops/cpu/linear.h"
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
+#include <vector>
 
 #include "base/check.h"
 #include "ops/cpu/linear_drivers.h"
+#include "ops/host_memory.h"
 #include "quant/packing.h"
 
 namespace quire::cpu {
@@ -13,9 +16,19 @@ namespace {
 
 constexpr std::string_view kInt8Groups = "int8_groups";
 constexpr std::string_view kF32Ascending = "f32_ascending";
+constexpr std::string_view kBF16Pairs = "bf16_pairs";
 
 bool uses_int8(const LinearCall& call) {
-  return call.compute == Compute::kAuto && !call.weight.quant().is_float;
+  return call.compute != Compute::kF32 && !call.weight.quant().is_float;
+}
+
+// f16 weights that kBF16 rounds have become bf16 when they were packed.
+bool uses_bf16(const LinearCall& call) {
+  return call.compute != Compute::kF32 && call.weight.format == FormatId::kBF16;
+}
+
+bool uses_f32(const LinearCall& call) {
+  return !uses_int8(call) && !uses_bf16(call);
 }
 
 // Best first. Rows of one order agree to the bit, so that what a machine chooses does not change what it answers.
@@ -25,21 +38,32 @@ constexpr KernelRow<LinearCall> kLinearRows[] = {
      [](const LinearCall& call) { run_linear_int8(call, kAvx512VnniInt8Kernels); }, kInt8Groups},
     {"avx2_int8", [](const LinearCall& call) { return uses_int8(call) && call.features.has_avx2(); },
      [](const LinearCall& call) { run_linear_int8(call, kAvx2Int8Kernels); }, kInt8Groups},
-    {"avx512_f32", [](const LinearCall& call) { return !uses_int8(call) && call.features.has_avx512(); },
+    {"avx512_bf16",
+     [](const LinearCall& call) { return uses_bf16(call) && call.features.has_avx512() && call.features.avx512_bf16; },
+     [](const LinearCall& call) { run_linear_bf16(call, kAvx512BF16Kernels); }, kBF16Pairs},
+    {"avx512_bf16_emulated", [](const LinearCall& call) { return uses_bf16(call) && call.features.has_avx512(); },
+     [](const LinearCall& call) { run_linear_bf16_emulated(call, kAvx512F32Kernels); }, kBF16Pairs},
+    {"avx2_bf16_emulated", [](const LinearCall& call) { return uses_bf16(call) && call.features.has_avx2(); },
+     [](const LinearCall& call) { run_linear_bf16_emulated(call, kAvx2F32Kernels); }, kBF16Pairs},
+    {"avx512_f32", [](const LinearCall& call) { return uses_f32(call) && call.features.has_avx512(); },
      [](const LinearCall& call) { run_linear_f32(call, kAvx512F32Kernels); }, kF32Ascending},
-    {"avx2_f32", [](const LinearCall& call) { return !uses_int8(call) && call.features.has_avx2(); },
+    {"avx2_f32", [](const LinearCall& call) { return uses_f32(call) && call.features.has_avx2(); },
      [](const LinearCall& call) { run_linear_f32(call, kAvx2F32Kernels); }, kF32Ascending},
 #elif defined(__aarch64__)
     {"neon_dotprod_int8", [](const LinearCall& call) { return uses_int8(call) && call.features.neon_dotprod; },
      [](const LinearCall& call) { run_linear_int8(call, kNeonDotprodInt8Kernels); }, kInt8Groups},
     {"neon_int8", [](const LinearCall& call) { return uses_int8(call) && call.features.neon; },
      [](const LinearCall& call) { run_linear_int8(call, kNeonInt8Kernels); }, kInt8Groups},
-    {"neon_f32", [](const LinearCall& call) { return !uses_int8(call) && call.features.neon; },
+    {"neon_bf16_emulated", [](const LinearCall& call) { return uses_bf16(call) && call.features.neon; },
+     [](const LinearCall& call) { run_linear_bf16_emulated(call, kNeonF32Kernels); }, kBF16Pairs},
+    {"neon_f32", [](const LinearCall& call) { return uses_f32(call) && call.features.neon; },
      [](const LinearCall& call) { run_linear_f32(call, kNeonF32Kernels); }, kF32Ascending},
 #endif
     {"scalar_int8", [](const LinearCall& call) { return uses_int8(call); },
      [](const LinearCall& call) { run_linear_int8(call, kScalarInt8Kernels); }, kInt8Groups},
-    {"scalar_f32", [](const LinearCall& call) { return !uses_int8(call); },
+    {"scalar_bf16_emulated", [](const LinearCall& call) { return uses_bf16(call); },
+     [](const LinearCall& call) { run_linear_bf16_emulated(call, kScalarF32Kernels); }, kBF16Pairs},
+    {"scalar_f32", [](const LinearCall& call) { return uses_f32(call); },
      [](const LinearCall& call) { run_linear_f32(call, kScalarF32Kernels); }, kF32Ascending},
 };
 
@@ -125,6 +149,33 @@ Result<Weight> pack_weight(ThreadPool& pool, WeightMemory& memory, const Weight&
   packed.parts = {codes, scales};
   packed.owner = data;
   return packed;
+}
+
+Result<Weight> round_to_bf16(ThreadPool& pool, const Weight& f16_weight) {
+  CHECK(f16_weight.layout == Layout::kRowMajor);
+  CHECK(f16_weight.format == FormatId::kF16);
+  constexpr int64_t kElementsPerPiece = 1 << 18;
+  const int64_t count = f16_weight.num_experts * f16_weight.n * f16_weight.k;
+  ASSIGN_OR_RETURN(DeviceBuffer buffer, allocate_host(count * int64_t{sizeof(uint16_t)}, "weights in bf16"));
+  const auto owner = std::make_shared<DeviceBuffer>(std::move(buffer));
+  std::vector<uint16_t> rounded(1 << 16);
+  for (size_t bits = 0; bits < rounded.size(); ++bits) {
+    rounded[bits] = f32_to_bf16(f16_to_f32(static_cast<uint16_t>(bits)));
+  }
+  const std::byte* from = f16_weight.parts[0].data();
+  std::byte* to = static_cast<std::byte*>(owner->data());
+  pool.parallel_for(count, kElementsPerPiece, [&](const WorkRange& range) {
+    for (int64_t i = range.begin; i < range.end; ++i) {
+      uint16_t bits;
+      std::memcpy(&bits, from + 2 * i, sizeof(bits));
+      std::memcpy(to + 2 * i, &rounded[bits], sizeof(bits));
+    }
+  });
+  Weight weight = f16_weight;
+  weight.format = FormatId::kBF16;
+  weight.parts = {std::span<const std::byte>(to, static_cast<size_t>(count) * sizeof(uint16_t))};
+  weight.owner = owner;
+  return weight;
 }
 
 void embedding(ThreadPool& pool, TensorView y, const Weight& table, ConstTensorView ids, float scale) {

@@ -51,6 +51,9 @@ void grouped_linear(const LinearCall& call, ConstTensorView offsets, std::string
 // Re-lays a row-major weight as panels.
 Result<Weight> pack_weight(ThreadPool& pool, WeightMemory& memory, const Weight& file_weight);
 
+// A row-major f16 weight as a row-major bf16 one.
+Result<Weight> round_to_bf16(ThreadPool& pool, const Weight& f16_weight);
+
 // y[t] = scale * row ids[t] of the table.   y: [num_tokens, k] f32   ids: [num_tokens] i32   table: Layout::kCpuPanels
 void embedding(ThreadPool& pool, TensorView y, const Weight& table, ConstTensorView ids, float scale);
 

@@ -1,5 +1,5 @@
 // The drivers of linear layers: how one product is cut into pieces for threads, caches and kernels. Each takes the
-// kernels of one instruction set. Called by the rows of linear.cc. Shared pieces of the two drivers are here too.
+// kernels of one instruction set. Called by the rows of linear.cc. Shared pieces of the drivers are here too.
 #pragma once
 
 #include <algorithm>
@@ -13,6 +13,9 @@ namespace quire::cpu {
 
 void run_linear_int8(const LinearCall& call, const Int8Kernels& kernels);
 void run_linear_f32(const LinearCall& call, const F32Kernels& kernels);
+void run_linear_bf16(const LinearCall& call, const BF16Kernels& kernels);
+// The same bits by float multiplications.
+void run_linear_bf16_emulated(const LinearCall& call, const F32Kernels& kernels);
 
 // Pieces of work a thread: enough that one which lost its processor for a while leaves little to wait for.
 constexpr int64_t kChunksPerThread = 8;

@@ -1,11 +1,14 @@
-// The driver of products with float activations. Where that is quick weights become floats in registers. Otherwise
-// pieces of several panels are shared; for a block of tokens a thread makes a slice of its piece's weights floats once
-// and multiplies it with every tile of tokens. Before either, activations are normed where the call says so and laid
-// out in tiles.
+// The driver of products with float activations, and of those in the order "bf16_pairs" where no instruction multiplies
+// pairs: there x is rounded, and of each pair the second k comes first. Where that is quick weights become floats in
+// registers. Otherwise pieces of several panels are shared; for a block of tokens a thread makes a slice of its piece's
+// weights floats once and multiplies it with every tile of tokens. Before either, activations are normed where the call
+// says so and laid out in tiles.
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "base/check.h"
+#include "ops/cpu/flush_subnormals.h"
 #include "ops/cpu/linear_drivers.h"
 #include "quant/packing.h"
 
@@ -25,10 +28,27 @@ constexpr int64_t kBlockTokens = 240;
 constexpr int64_t kFewTokens = 32;
 constexpr int64_t kManyTileTokens = 24;
 
+enum class Order : uint8_t { kAscending, kBF16Pairs };
+
+// How floats are multiplied while one lives. Finishing, which follows, knows subnormals in either order.
+class ProductMode {
+ public:
+  explicit ProductMode(Order order) {
+    if (order == Order::kBF16Pairs) flush_.emplace();
+  }
+
+ private:
+  std::optional<FlushSubnormals> flush_;
+};
+
 // x as tiles of [k][T], a tile at its first token times k.
-float* lay_out(const LinearCall& call, const TokenTiles& tiles) {
+float* lay_out(const LinearCall& call, const F32Kernels& kernels, Order order, const TokenTiles& tiles) {
   const int64_t k = call.weight.k;
-  float* tiled = static_cast<float*>(call.scratch.take_bytes(call.x.size(0) * k * static_cast<int64_t>(sizeof(float))));
+  const auto take_floats = [&](int64_t count) {
+    return static_cast<float*>(call.scratch.take_bytes(count * static_cast<int64_t>(sizeof(float))));
+  };
+  float* tiled = take_floats(call.x.size(0) * k);
+  float* rounded = order == Order::kBF16Pairs ? take_floats(call.pool.num_threads() * k) : nullptr;
   const InputRows rows(call, tiles.largest());
   call.pool.parallel_for(tiles.count, 1, [&](const WorkRange& range) {
     for (int64_t i = range.begin; i < range.end; ++i) {
@@ -37,16 +57,24 @@ float* lay_out(const LinearCall& call, const TokenTiles& tiles) {
       float* out = tiled + tokens.first_token * k;
       for (int64_t t = 0; t < tokens.num_tokens; ++t) {
         const float* row = x.data + t * x.stride;
-        for (int64_t j = 0; j < k; ++j) out[j * tokens.num_tokens + t] = row[j];
+        if (order == Order::kAscending) {
+          for (int64_t j = 0; j < k; ++j) out[j * tokens.num_tokens + t] = row[j];
+          continue;
+        }
+        float* pairs = rounded + range.worker_index * k;
+        kernels.round_to_bf16(row, k, pairs);
+        for (int64_t j = 0; j < k; ++j) {
+          const int64_t source = (j ^ 1) < k ? j ^ 1 : j;
+          out[j * tokens.num_tokens + t] = pairs[source];
+        }
       }
     }
   });
   return tiled;
 }
 
-void multiply_tiles(const LinearCall& call, const F32Kernels& kernels, const TokenTiles& tiles, const float* x,
-                    const Outputs& outputs) {
-  const F32Kernels::Format& kernel = kernels.formats[static_cast<int>(call.weight.format)];
+void multiply_tiles(const LinearCall& call, const F32Kernels& kernels, const F32Kernels::Format& kernel, Order order,
+                    const TokenTiles& tiles, const float* x, const Outputs& outputs) {
   const int64_t k = call.weight.k;
   const PackedPanels packed = panels_of(call.weight);
   const int num_parts = outputs.num_parts();
@@ -79,6 +107,7 @@ void multiply_tiles(const LinearCall& call, const F32Kernels& kernels, const Tok
           kernel.dequantize(packed, outputs.weight_panel(range.begin + p % panels_per_part, part), k_begin, k_end,
                             slice + p * kPanelSlice);
         }
+        const ProductMode mode(order);
         for (int64_t i = tile_begin; i < tile_end; ++i) {
           const TokenTile& tokens = tiles.tiles[i];
           const float* tile_x = x + tokens.first_token * k + k_begin * tokens.num_tokens;
@@ -104,27 +133,37 @@ void multiply_tiles(const LinearCall& call, const F32Kernels& kernels, const Tok
   });
 }
 
-}  // namespace
-
-void run_linear_f32(const LinearCall& call, const F32Kernels& kernels) {
+void run(const LinearCall& call, const F32Kernels& kernels, Order order) {
   const int64_t num_tokens = call.x.size(0);
-  const F32Kernels::Format& kernel = kernels.formats[static_cast<int>(call.weight.format)];
+  const F32Kernels::Format& kernel =
+      order == Order::kBF16Pairs ? kernels.bf16_pairs : kernels.formats[static_cast<int>(call.weight.format)];
   const bool is_few = kernel.multiply_few[1] != nullptr &&
                       (num_tokens <= kFewTokens || kernel.multiply_few[kManyTileTokens] != nullptr);
   ArenaScope scope(call.scratch);
   const TokenTiles tiles = is_few ? make_token_tiles(call.scratch, num_tokens, kernel.multiply_few)
                                   : make_token_tiles(call.scratch, num_tokens, kernels.multiply_tile[0]);
-  const bool is_as_it_is = num_tokens == 1 && !call.norm.weight.is_given();
-  const float* x = is_as_it_is ? call.x.data<float>() : lay_out(call, tiles);
+  const bool is_as_it_is = order == Order::kAscending && num_tokens == 1 && !call.norm.weight.is_given();
+  const float* x = is_as_it_is ? call.x.data<float>() : lay_out(call, kernels, order, tiles);
   const Outputs outputs(call, kernels.finish);
   if (is_few) {
     multiply_packed(
         call, tiles, outputs, [&](const PackedPanels& panel, const TokenTile& tokens, float* out, int64_t out_stride) {
+          const ProductMode mode(order);
           kernel.multiply_few[tokens.num_tokens](panel, x + tokens.first_token * call.weight.k, out, out_stride);
         });
   } else {
-    multiply_tiles(call, kernels, tiles, x, outputs);
+    multiply_tiles(call, kernels, kernel, order, tiles, x, outputs);
   }
+}
+
+}  // namespace
+
+void run_linear_f32(const LinearCall& call, const F32Kernels& kernels) {
+  run(call, kernels, Order::kAscending);
+}
+
+void run_linear_bf16_emulated(const LinearCall& call, const F32Kernels& kernels) {
+  run(call, kernels, Order::kBF16Pairs);
 }
 
 }  // namespace quire::cpu

@@ -1,5 +1,6 @@
-// The kernels of linear_kernels.h's "f32_ascending" order as templates over Codes (codes_*.h). Included once by each
-// linear_f32_*.cc, which is compiled for one instruction set and calls nothing that other files might share.
+// The kernels of linear_kernels.h's "f32_ascending" order, and of "bf16_pairs" in float, as templates over Codes
+// (codes_*.h). Included once by each linear_f32_*.cc, which is compiled for one instruction set and calls nothing that
+// other files might share.
 //
 // multiply_few is bound by memory. dequantize takes about six instructions for 16 weights of an integer format.
 // multiply_tile is the usual matrix tile: tokens times panels in registers, for each k a weight vector a panel and a
@@ -21,20 +22,36 @@ struct F32Impl {
   using Vec = typename Codes::Vec;
   using Bytes = typename Codes::Bytes;
 
-  // Calls visit(k, weights of 16 outputs) for k ascending in [k_begin, k_end).
-  template <FormatId kFormat, typename Visit>
+  // In which order k are visited: ascending, or of each pair the second first.
+  enum class Order { kAscending, kSecondFirst };
+
+  // Calls visit(position, weights of 16 outputs) for positions ascending in [k_begin, k_end): k, or the place of k in
+  // the other order.
+  template <FormatId kFormat, Order kOrder, typename Visit>
   [[gnu::always_inline]] static void visit_weights(const PackedPanels& panels, int64_t panel_index, int64_t k_begin,
                                                    int64_t k_end, Visit visit) {
     const uint8_t* codes = panels.codes + panel_index * panels.codes_stride;
-    if constexpr (quant_format(kFormat).is_float) {
+    if constexpr (kFormat == FormatId::kBF16) {
+      for (int64_t k = k_begin; k < k_end; k += 2) {
+        Vec first;
+        Vec second;
+        Codes::load_bf16_pairs(reinterpret_cast<const uint16_t*>(codes) + k * kPanelLanes, first, second);
+        const bool is_pair = k + 1 < k_end;
+        if constexpr (kOrder == Order::kAscending) {
+          visit(k, first);
+          if (is_pair) visit(k + 1, second);
+        } else {
+          if (is_pair) visit(k, second);
+          visit(is_pair ? k + 1 : k, first);
+        }
+      }
+    } else if constexpr (quant_format(kFormat).is_float) {
       for (int64_t k = k_begin; k < k_end; ++k) {
         const uint8_t* p = codes + k * kPanelLanes * quant_format(kFormat).bytes_per_block;
         if constexpr (kFormat == FormatId::kF32) {
           visit(k, Lanes::load(reinterpret_cast<const float*>(p)));
-        } else if constexpr (kFormat == FormatId::kF16) {
-          visit(k, Lanes::load_f16(reinterpret_cast<const uint16_t*>(p)));
         } else {
-          visit(k, Lanes::load_bf16(reinterpret_cast<const uint16_t*>(p)));
+          visit(k, Lanes::load_f16(reinterpret_cast<const uint16_t*>(p)));
         }
       }
     } else {
@@ -69,11 +86,11 @@ struct F32Impl {
     }
   }
 
-  template <FormatId kFormat, int kTokens>
+  template <FormatId kFormat, Order kOrder, int kTokens>
   static void multiply_few(const PackedPanels& panel, const float* x, float* out, int64_t out_stride) {
     Vec acc[kTokens];
     unroll<kTokens>([&](auto t) __attribute__((always_inline)) { acc[t] = Lanes::set(0.0f); });
-    visit_weights<kFormat>(
+    visit_weights<kFormat, kOrder>(
         panel, 0, 0, panel.k, [&](int64_t k, const Vec& weights) __attribute__((always_inline)) {
           unroll<kTokens>([&](auto t) __attribute__((always_inline)) {
             acc[t] = Lanes::fma(Lanes::set(x[k * kTokens + t]), weights, acc[t]);
@@ -82,9 +99,9 @@ struct F32Impl {
     unroll<kTokens>([&](auto t) __attribute__((always_inline)) { Lanes::store(out + t * out_stride, acc[t]); });
   }
 
-  template <FormatId kFormat>
+  template <FormatId kFormat, Order kOrder>
   static void dequantize(const PackedPanels& panels, int64_t panel_index, int64_t k_begin, int64_t k_end, float* out) {
-    visit_weights<kFormat>(
+    visit_weights<kFormat, kOrder>(
         panels, panel_index, k_begin, k_end, [&](int64_t k, const Vec& weights) __attribute__((always_inline)) {
           Lanes::store(out + (k - k_begin) * kPanelLanes, weights);
         });
@@ -114,13 +131,20 @@ struct F32Impl {
   template <int... kSizes>
   using Sizes = std::integer_sequence<int, kSizes...>;
 
-  template <FormatId kFormat, int... kFew>
+  static void round_to_bf16(const float* x, int64_t count, float* out) {
+    int64_t i = 0;
+    for (; i + 16 <= count; i += 16) Lanes::store(out + i, Lanes::round_to_bf16(Lanes::load(x + i)));
+    const int rest = static_cast<int>(count - i);
+    if (rest > 0) Lanes::store(out + i, Lanes::round_to_bf16(Lanes::load(x + i, rest)), rest);
+  }
+
+  template <FormatId kFormat, Order kOrder, int... kFew>
   static constexpr F32Kernels::Format make_format(Sizes<kFew...>) {
     F32Kernels::Format format{};
     if constexpr (quant_format(kFormat).is_float) {
-      ((format.multiply_few[kFew] = multiply_few<kFormat, kFew>), ...);
+      ((format.multiply_few[kFew] = multiply_few<kFormat, kOrder, kFew>), ...);
     }
-    format.dequantize = dequantize<kFormat>;
+    format.dequantize = dequantize<kFormat, kOrder>;
     return format;
   }
   template <int kPanels, int... kTiles>
@@ -134,9 +158,11 @@ struct F32Impl {
     F32Kernels kernels{};
     kernels.finish = LinearFinish<Lanes>::finish;
     const auto add = [&kernels]<int... kIds>(std::integer_sequence<int, kIds...>) {
-      ((kernels.formats[kIds] = make_format<static_cast<FormatId>(kIds)>(Few{})), ...);
+      ((kernels.formats[kIds] = make_format<static_cast<FormatId>(kIds), Order::kAscending>(Few{})), ...);
     };
     add(std::make_integer_sequence<int, std::size(kQuantFormats)>{});
+    kernels.bf16_pairs = make_format<FormatId::kBF16, Order::kSecondFirst>(Few{});
+    kernels.round_to_bf16 = round_to_bf16;
     add_tiles<1>(kernels, Tiles{});
     add_tiles<2>(kernels, DoubleTiles{});
     return kernels;

@@ -1,6 +1,6 @@
-// What the drivers (linear_int8.cc, linear_f32.cc) ask of the kernels of one instruction set, and what those compute.
-// Kernels are templates over vector types (linear_int8_impl.h, linear_f32_impl.h), instantiated by one file for each
-// instruction set. Two reduction orders exist, and every instruction set follows them to the bit:
+// What the drivers (linear_int8.cc, linear_f32.cc, linear_bf16.cc) ask of the kernels of one instruction set, and what
+// those compute. Kernels are templates over vector types (linear_int8_impl.h, linear_f32_impl.h), instantiated by one
+// file for each instruction set. Three reduction orders exist, and every instruction set follows them to the bit:
 //
 // "int8_groups": activations become int8 in blocks of 32 along k: d = max|x| / 127, q = round(x * (127 / max|x|)), to
 // nearest even. Per output, with the weight's groups (16 or 32 k) ascending and acc starting at 0:
@@ -10,7 +10,13 @@
 //
 // "f32_ascending": acc = fma(x[k], w[k], acc) for k ascending, w[k] the float that dequantize_row gives.
 //
-// After either: y = (acc + bias) + residual, each where given; of a gated product y = activation(gate) * up, where gate
+// "bf16_pairs", of bf16 weights: x is rounded to bf16 (nearest even), and for pairs of k ascending, the last filled up
+// with a zero:
+//     acc = fma(x[2 i + 1], w[2 i + 1], acc), then acc = fma(x[2 i], w[2 i], acc)
+// where subnormal operands and results count as zeros. This is what AVX512_BF16's dot product of pairs does in one
+// instruction; other instruction sets do it in float.
+//
+// After any: y = (acc + bias) + residual, each where given; of a gated product y = activation(gate) * up, where gate
 // and up are acc + bias.
 #pragma once
 
@@ -113,6 +119,10 @@ struct F32Kernels {
     void (*dequantize)(const PackedPanels& panels, int64_t panel_index, int64_t k_begin, int64_t k_end, float* out);
   };
   Format formats[16];  // by FormatId
+  // Of bf16 weights in the order "bf16_pairs": a pair's second k comes before its first, in x as well.
+  Format bf16_pairs;
+  // out[i] = x[i] rounded to bf16, subnormals becoming zeros.
+  void (*round_to_bf16)(const float* x, int64_t count, float* out);
 
   // out[t * out_stride + 16 * p + lane] = fma chain that starts at what stands there.
   //   weights: [panel][panel_stride floats] of [num_k][16 lanes]   x: [num_k][T]
@@ -124,5 +134,21 @@ extern const F32Kernels kScalarF32Kernels;
 extern const F32Kernels kAvx2F32Kernels;
 extern const F32Kernels kAvx512F32Kernels;
 extern const F32Kernels kNeonF32Kernels;
+
+// ---- bf16, by instructions that multiply pairs
+// ------------------------------------------------------------------------
+
+// Pairs of k that a token has side by side.
+constexpr int kPairsPerBlock = 16;
+
+struct BF16Kernels {
+  void (*finish)(const OutputBlock& block);
+  // One row of x as pairs, blocks `block_stride` pairs apart; the last block is filled up with zeros.
+  void (*round_row)(const float* x, int64_t k, uint32_t* out, int64_t block_stride);
+  // As F32Kernels' multiply_few.   x: [(k + 31) / 32][T][kPairsPerBlock]
+  void (*multiply[kMaxFewTokens + 1])(const PackedPanels& panel, const uint32_t* x, float* out, int64_t out_stride);
+};
+
+extern const BF16Kernels kAvx512BF16Kernels;
 
 }  // namespace quire::cpu

@@ -113,6 +113,9 @@ class LinearTest : public testing::Test {
     std::vector<float> scales(inputs.x.size(), 1);
     std::vector<float> codes = inputs.x;
     if (is_int8) quantize_activations(scales, codes, inputs.x);
+    if (c.compute == Compute::kAuto && c.format == FormatId::kBF16) {
+      for (float& code : codes) code = bf16_to_f32(f32_to_bf16(code));
+    }
     std::vector<double> exact;         // of the outputs that the call has
     std::vector<double> judged_exact;  // of all
     std::vector<float> judged_plain;
@@ -186,7 +189,7 @@ TEST_F(LinearTest, EveryRowAndFormatAgainstDouble) {
 
 TEST_F(LinearTest, BiasResidualAndStrides) {
   uint64_t seed = 1000;
-  for (const FormatId format : {FormatId::kQ4_1, FormatId::kQ8_0, FormatId::kQ6_K, FormatId::kF16}) {
+  for (const FormatId format : {FormatId::kQ4_1, FormatId::kQ8_0, FormatId::kQ6_K, FormatId::kF16, FormatId::kBF16}) {
     for (const Compute compute : {Compute::kAuto, Compute::kF32}) {
       for (const int64_t num_tokens : {1, 3, 16}) {
         for (int flags = 0; flags < 4; ++flags) {
@@ -249,6 +252,55 @@ TEST_F(LinearTest, OneTokenEqualsManyAndThreadsDoNotMatter) {
       }
     }
   }
+}
+
+// Rows that multiply floats flush what the processor's products of bf16 flush, and no more: finishing does not.
+TEST_F(LinearTest, RowsOfBF16AgreeOnSubnormals) {
+  TestRandom random(77);
+  Case c{FormatId::kBF16, 5, 48, 133, Compute::kAuto};
+  c.has_bias = true;
+  Inputs inputs = make_inputs(c, 77);
+  // Weights around 2^-120, activations around 2^-8: products and sums are subnormal, or nearly.
+  uint16_t* bits = reinterpret_cast<uint16_t*>(inputs.file.bytes.data());
+  for (int64_t i = 0; i < c.n * c.k; ++i) bits[i] = f32_to_bf16(random.normals(1)[0] * 0x1p-120f);
+  inputs.packed = pack_weight(pool_, memory_, inputs.file.weight).value();
+  for (float& x : inputs.x) x *= 0x1p-8f;
+  for (int64_t i = 0; i < 40; ++i) inputs.x[static_cast<size_t>(3 * i)] = 0x1p-127f;  // subnormal themselves
+  for (float& bias : inputs.bias) bias *= 0x1p-130f;
+  std::vector<float> first;
+  int num_rows = 0;
+  for (const KernelRow<LinearCall>& row : linear_rows()) {
+    SCOPED_TRACE(std::string(row.name));
+    const std::vector<float> y = run(c, inputs, &row, pool_);
+    if (y.empty()) continue;
+    if (++num_rows == 1) first = y;
+    EXPECT_TRUE(equal_bits(first, y));
+  }
+  EXPECT_GE(num_rows, 1);
+  EXPECT_TRUE(std::any_of(first.begin(), first.end(), [](float y) { return y != 0 && std::fabs(y) < 0x1p-126f; }));
+}
+
+TEST_F(LinearTest, HalvesAreRoundedWhereAskedFor) {
+  BackendOptions options;
+  options.kind = BackendKind::kCpu;
+  options.num_threads = 2;
+  options.compute = Compute::kBF16;
+  const auto ops = CpuOps::create(options).value();
+  OpContext context{scratch_};
+  Case c{FormatId::kF16, 3, 40, 96, Compute::kAuto};
+  Inputs inputs = make_inputs(c, 78);
+  Inputs rounded = inputs;
+  rounded.file.weight.format = FormatId::kBF16;
+  std::vector<uint16_t> bf16;
+  for (const float w : dequantize(inputs.file)) bf16.push_back(f32_to_bf16(w));
+  rounded.file.weight.parts = {std::as_bytes(std::span(bf16))};
+  c.format = FormatId::kBF16;
+  rounded.packed = pack_weight(pool_, memory_, rounded.file.weight).value();
+  const Weight packed = ops->pack(inputs.file.weight).value();
+  EXPECT_EQ(packed.format, FormatId::kBF16);
+  GuardedMatrix y(c.num_tokens, c.n);
+  ops->linear(context, y.view(), ConstTensorView(inputs.x.data(), DType::kF32, {c.num_tokens, c.k}), packed, {});
+  EXPECT_TRUE(equal_bits(y.values(), run(c, rounded, nullptr, pool_)));
 }
 
 // Norm, product and gate in one call give what they give one after another, to the bit, by every row.
