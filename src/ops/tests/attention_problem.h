@@ -182,14 +182,15 @@ class AttentionProblem {
     }
   }
 
-  // Overwrites all V that queries see with one number.
-  void set_values(float x) {
+  // Overwrites all V that queries see: element d of a position becomes make(position, d).
+  template <typename Make>
+  void set_values(Make&& make) {
     const PagedKv cache = kv();
     for (int s = 0; s < static_cast<int>(case_.sequences.size()); ++s) {
       const AttentionSequence& sequence = case_.sequences[static_cast<size_t>(s)];
       for (int position = first_key(sequence); position < sequence.context_length; ++position) {
         for (int head = 0; head < case_.num_kv_heads; ++head) {
-          for (int d = 0; d < case_.head_dim; ++d) store(cache.v, element(s, position, head, d), x);
+          for (int d = 0; d < case_.head_dim; ++d) store(cache.v, element(s, position, head, d), make(position, d));
         }
       }
     }
