@@ -86,30 +86,35 @@ void ThreadPool::run(int64_t count, int64_t grain, void* callable, Invoke invoke
   is_caller_asleep_.store(false);
 }
 
-// A thread's own share, then what is left of the others'.
+// A thread's own share, then what is left of the others'. What it did is told once: a line that all threads write is
+// slow.
 void ThreadPool::run_chunks(int worker_index) {
   const int num_shares = num_threads();
-  for (int i = 0; i < num_shares; ++i) {
-    const int share = worker_index + i < num_shares ? worker_index + i : worker_index + i - num_shares;
-    while (run_one_chunk(share, worker_index)) {
-    }
-  }
-}
-
-bool ThreadPool::run_one_chunk(int share, int worker_index) {
-  std::atomic<int64_t>& open = shares_[static_cast<size_t>(share)].num_open;
-  int64_t num_open = open.load(std::memory_order_relaxed);
-  do {
-    if (num_open == 0) return false;
-  } while (!open.compare_exchange_weak(num_open, num_open - 1, std::memory_order_acquire, std::memory_order_relaxed));
-  const int64_t begin = (first_chunk(share + 1) - num_open) * grain_;
-  invoke_(callable_, WorkRange{begin, std::min(begin + grain_, count_), worker_index});
+  int64_t num_done = run_share(worker_index, worker_index);
+  for (int i = 1; i < num_shares; ++i) num_done += run_share((worker_index + i) % num_shares, worker_index);
+  if (num_done == 0) return;
   // Sequentially consistent with the caller's "I sleep; is it done?".
-  if (num_unfinished_chunks_.fetch_sub(1) == 1 && is_caller_asleep_.load()) {
+  if (num_unfinished_chunks_.fetch_sub(num_done) == num_done && is_caller_asleep_.load()) {
     caller_wakeups_.fetch_add(1);
     caller_wakeups_.notify_one();
   }
-  return true;
+}
+
+// Returns how many chunks it ran. They are of one job, which does not end before they are told.
+int64_t ThreadPool::run_share(int share, int worker_index) {
+  std::atomic<int64_t>& open = shares_[static_cast<size_t>(share)].num_open;
+  int64_t num_done = 0;
+  int64_t num_open = open.load(std::memory_order_relaxed);
+  while (num_open > 0) {
+    if (!open.compare_exchange_weak(num_open, num_open - 1, std::memory_order_acquire, std::memory_order_relaxed)) {
+      continue;
+    }
+    const int64_t begin = (first_chunk(share + 1) - num_open) * grain_;
+    invoke_(callable_, WorkRange{begin, std::min(begin + grain_, count_), worker_index});
+    ++num_done;
+    num_open = open.load(std::memory_order_relaxed);
+  }
+  return num_done;
 }
 
 void ThreadPool::work_until_stopped(int worker_index) {

@@ -31,7 +31,7 @@ class ThreadPool {
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  int num_threads() const { return static_cast<int>(workers_.size()) + 1; }
+  int num_threads() const { return static_cast<int>(shares_.size()); }
 
   // Calls body(WorkRange) for pieces of [0, count), each at most `grain` long and starting at a multiple of it; returns
   // when all are done. Which thread runs which piece varies from call to call.
@@ -55,7 +55,7 @@ class ThreadPool {
   void run(int64_t count, int64_t grain, void* callable, Invoke invoke);
   int64_t first_chunk(int64_t share) const { return num_chunks_ * share / num_threads(); }
   void run_chunks(int worker_index);
-  bool run_one_chunk(int share, int worker_index);
+  int64_t run_share(int share, int worker_index);
   void work_until_stopped(int worker_index);
   void sleep_until_work(uint32_t seen_job);
 
