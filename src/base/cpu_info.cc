@@ -13,6 +13,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #elif defined(__aarch64__)
 #include <sys/auxv.h>
 #endif
@@ -32,6 +34,12 @@ uint64_t read_saved_states() {
 
 bool has_bit(uint32_t word, int bit) {
   return ((word >> bit) & 1u) != 0;
+}
+
+bool may_use_tiles() {
+  constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
+  constexpr long kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 #endif
 
@@ -159,9 +167,9 @@ CpuFeatures detect_cpu_features() {
   features.avx512bw = saves_zmm && has_bit(ebx, 30);
   features.avx512vl = saves_zmm && has_bit(ebx, 31);
   features.avx512_vnni = saves_zmm && has_bit(ecx, 11);
-  features.amx_bf16 = saves_tiles && has_bit(edx, 22);
-  features.amx_tile = saves_tiles && has_bit(edx, 24);
-  features.amx_int8 = saves_tiles && has_bit(edx, 25);
+  features.amx_tile = saves_tiles && has_bit(edx, 24) && may_use_tiles();
+  features.amx_bf16 = features.amx_tile && has_bit(edx, 22);
+  features.amx_int8 = features.amx_tile && has_bit(edx, 25);
   if (num_subleaves >= 1 && __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0) {
     features.avx_vnni = saves_ymm && has_bit(eax, 4);
     features.avx512_bf16 = saves_zmm && has_bit(eax, 5);

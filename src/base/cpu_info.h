@@ -19,7 +19,7 @@ struct CpuFeatures {
   bool avx512_vnni = false;
   bool avx512_bf16 = false;
   bool avx_vnni = false;
-  bool amx_tile = false;
+  bool amx_tile = false;  // these three only where the system lets this process use tiles
   bool amx_int8 = false;
   bool amx_bf16 = false;
   bool neon = false;          // with fused multiply-add and half floats: every 64-bit ARM has both
@@ -29,8 +29,10 @@ struct CpuFeatures {
   bool has_avx2() const { return avx2 && fma && f16c; }
   bool has_avx512() const { return has_avx2() && avx512f && avx512bw && avx512vl && avx512dq; }
   bool has_avx512_vnni() const { return has_avx512() && avx512_vnni; }
+  bool has_amx_int8() const { return has_avx512_vnni() && amx_tile && amx_int8; }
 };
 
+// Asks Linux for the use of AMX's tiles, which it gives to processes that ask, for all of their threads.
 CpuFeatures detect_cpu_features();
 
 struct CpuInfo {

@@ -31,11 +31,23 @@ bool uses_f32(const LinearCall& call) {
   return !uses_int8(call) && !uses_bf16(call);
 }
 
+#if defined(__x86_64__)
+// Fewer leave a tile of AMX half empty.
+constexpr int64_t kMinAmxTokens = 16;
+#endif
+
 // Best first. Rows of one order agree to the bit, so that what a machine chooses does not change what it answers.
 constexpr KernelRow<LinearCall> kLinearRows[] = {
 #if defined(__x86_64__)
+    {"amx_int8",
+     [](const LinearCall& call) {
+       return uses_int8(call) && call.features.has_amx_int8() && call.x.size(0) >= kMinAmxTokens;
+     },
+     [](const LinearCall& call) { run_linear_int8(call, kAmxInt8Kernels); }, kInt8Groups},
     {"avx512_vnni_int8", [](const LinearCall& call) { return uses_int8(call) && call.features.has_avx512_vnni(); },
      [](const LinearCall& call) { run_linear_int8(call, kAvx512VnniInt8Kernels); }, kInt8Groups},
+    {"avx512_int8", [](const LinearCall& call) { return uses_int8(call) && call.features.has_avx512(); },
+     [](const LinearCall& call) { run_linear_int8(call, kAvx512Int8Kernels); }, kInt8Groups},
     {"avx2_int8", [](const LinearCall& call) { return uses_int8(call) && call.features.has_avx2(); },
      [](const LinearCall& call) { run_linear_int8(call, kAvx2Int8Kernels); }, kInt8Groups},
     {"avx512_bf16",

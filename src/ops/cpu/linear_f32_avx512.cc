@@ -1,5 +1,5 @@
 // The f32 kernels of linear layers for AVX-512.
-#include "ops/cpu/codes_avx512_vnni.h"
+#include "ops/cpu/codes_avx512.h"
 #include "ops/cpu/linear_f32_impl.h"
 
 namespace quire::cpu {

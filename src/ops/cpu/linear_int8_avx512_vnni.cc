@@ -1,5 +1,5 @@
 // The int8 kernels of linear layers for AVX-512 with VNNI.
-#include "ops/cpu/codes_avx512_vnni.h"
+#include "ops/cpu/codes_avx512.h"
 #include "ops/cpu/linear_int8_impl.h"
 
 namespace quire::cpu {

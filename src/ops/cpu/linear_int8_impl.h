@@ -23,6 +23,9 @@ namespace {
 // std::integer_sequence takes no enums.
 template <FormatId...>
 struct FormatList {};
+using AllInt8Formats = FormatList<FormatId::kQ4_0, FormatId::kQ4_1, FormatId::kQ5_0, FormatId::kQ5_1, FormatId::kQ8_0,
+                                  FormatId::kQ2_K, FormatId::kQ3_K, FormatId::kQ4_K, FormatId::kQ5_K, FormatId::kQ6_K,
+                                  FormatId::kIQ4_NL, FormatId::kIQ4_XS>;
 
 template <typename Codes>
 struct Int8Impl {
@@ -30,6 +33,10 @@ struct Int8Impl {
   using Vec = typename Codes::Vec;
   using Bytes = typename Codes::Bytes;
 
+  // In which order a tile has its codes: as Int8Tile says, or [k / 32][T][32].
+  enum class CodeOrder { kFours, kRows };
+
+  template <CodeOrder kOrder = CodeOrder::kFours>
   static void quantize(const float* x, int64_t x_stride, int num_tokens, int64_t k, int group_size, int offset,
                        const Int8Tile& tile) {
     const int groups_per_block = kTileK / group_size;
@@ -50,8 +57,12 @@ struct Int8Impl {
           Codes::quantize_32(row + block * kTileK, 127.0f / largest, codes, sums);
         }
         tile.scales[block * num_tokens + t] = scale;
-        int8_t* out = tile.codes + (block * (kTileK / 4) * num_tokens + t) * 4;
-        for (int i = 0; i < kTileK / 4; ++i) std::memcpy(out + i * 4 * num_tokens, codes + 4 * i, 4);
+        if constexpr (kOrder == CodeOrder::kRows) {
+          std::memcpy(tile.codes + (block * num_tokens + t) * kTileK, codes, kTileK);
+        } else {
+          int8_t* out = tile.codes + (block * (kTileK / 4) * num_tokens + t) * 4;
+          for (int i = 0; i < kTileK / 4; ++i) std::memcpy(out + i * 4 * num_tokens, codes + 4 * i, 4);
+        }
         if (groups_per_block == 1) sums[0] += sums[1];
         for (int g = 0; g < groups_per_block; ++g) {
           const int64_t index = (block * groups_per_block + g) * num_tokens + t;
@@ -104,6 +115,8 @@ struct Int8Impl {
       unroll<kTokens>([&](auto t) __attribute__((always_inline)) { Lanes::store(out + t * out_stride, acc[t]); });
     }
 
+    // Codes as they are, or less the offset.
+    template <bool kIsSigned = false>
     static void unpack(const PackedPanels& panel, const UnpackedPanel& out) {
       const int64_t num_tiles = panel.k / kTileK;
       const uint8_t* tile = panel.codes;
@@ -111,7 +124,9 @@ struct Int8Impl {
         const uint8_t* block = Panel::scale_block(panel.scales, t);
         unroll<8>([&](auto i) __attribute__((always_inline)) {
           constexpr int kIndex = decltype(i)::value;
-          Codes::store(out.codes + (t * 8 + kIndex) * 64, Panel::template codes<kIndex>(tile));
+          Bytes codes = Panel::template codes<kIndex>(tile);
+          if constexpr (kIsSigned) codes = Codes::template subtract<kPanel.offset>(codes);
+          Codes::store(out.codes + (t * 8 + kIndex) * 64, codes);
         });
         for (int g = 0; g < kGroupsPerTile; ++g) {
           Vec scale;
@@ -179,7 +194,7 @@ struct Int8Impl {
     ((format.multiply_few[kFew] = K::template multiply_few<kFew>), ...);
     if constexpr (sizeof...(kTiles) > 0) {
       constexpr int kMax = Codes::code_class(K::Panel::kMaxCode);
-      format.unpack = K::unpack;
+      format.unpack = K::template unpack<>;
       ((format.multiply_tile[kTiles] = multiply_tile<kTiles, K::kPanel.group_size, K::kPanel.has_min(), kMax>), ...);
     }
     return format;
@@ -190,13 +205,11 @@ struct Int8Impl {
   static constexpr Int8Kernels make_kernels() {
     Int8Kernels kernels{};
     kernels.finish = LinearFinish<Lanes>::finish;
-    kernels.quantize = quantize;
+    kernels.quantize = quantize<>;
     const auto add = [&kernels]<FormatId... kFormats>(FormatList<kFormats...>) {
       ((kernels.formats[static_cast<int>(kFormats)] = make_format<kFormats>(Few{}, Tiles{})), ...);
     };
-    add(FormatList<FormatId::kQ4_0, FormatId::kQ4_1, FormatId::kQ5_0, FormatId::kQ5_1, FormatId::kQ8_0, FormatId::kQ2_K,
-                   FormatId::kQ3_K, FormatId::kQ4_K, FormatId::kQ5_K, FormatId::kQ6_K, FormatId::kIQ4_NL,
-                   FormatId::kIQ4_XS>{});
+    add(AllInt8Formats{});
     return kernels;
   }
 };

@@ -27,7 +27,7 @@
 namespace quire::cpu {
 
 // The most tokens that a kernel takes at once, of unpacked and of packed weights.
-constexpr int kMaxTileTokens = 12;
+constexpr int kMaxTileTokens = 16;
 constexpr int kMaxFewTokens = 24;
 // The most panels that a kernel of weights as floats takes at once.
 constexpr int kMaxTilePanels = 2;
@@ -66,7 +66,7 @@ struct OutputBlock {
 
 // Quantized activations of `T` tokens side by side, so that the numbers used together lie together.
 struct Int8Tile {
-  int8_t* codes;    // [k / 4][T][4]
+  int8_t* codes;    // [k / 4][T][4]; kernels of rows with their own order say so
   float* scales;    // [k / 32][T]: d
   int32_t* biases;  // [k / group_size][T]: -offset * sum of q over the group
   float* sums;      // [k / group_size][T]: d * sum of q
@@ -74,7 +74,7 @@ struct Int8Tile {
 
 // One panel with its codes as bytes and its scales as floats.
 struct UnpackedPanel {
-  uint8_t* codes;  // [k / 4][16 lanes][4]
+  uint8_t* codes;  // [k / 4][16 lanes][4]; for AMX less the offset, as int8
   float* scales;   // [k / group_size][16 lanes]
   float* mins;     // [k / group_size][16 lanes]; null for formats without minima
 };
@@ -101,7 +101,9 @@ struct Int8Kernels {
 
 extern const Int8Kernels kScalarInt8Kernels;
 extern const Int8Kernels kAvx2Int8Kernels;
+extern const Int8Kernels kAvx512Int8Kernels;
 extern const Int8Kernels kAvx512VnniInt8Kernels;
+extern const Int8Kernels kAmxInt8Kernels;
 extern const Int8Kernels kNeonInt8Kernels;
 extern const Int8Kernels kNeonDotprodInt8Kernels;
 
@@ -145,8 +147,12 @@ struct BF16Kernels {
   void (*finish)(const OutputBlock& block);
   // One row of x as pairs, blocks `block_stride` pairs apart; the last block is filled up with zeros.
   void (*round_row)(const float* x, int64_t k, uint32_t* out, int64_t block_stride);
-  // As F32Kernels' multiply_few.   x: [(k + 31) / 32][T][kPairsPerBlock]
-  void (*multiply[kMaxFewTokens + 1])(const PackedPanels& panel, const uint32_t* x, float* out, int64_t out_stride);
+  // Sums of one panel, and of a panel and the next: out[t * out_stride + lane], the next panel's from 16 on. Tables as
+  // those of Int8Kernels; where there is a kernel of two panels there is one of one.
+  //   x: [(k + 31) / 32][T][kPairsPerBlock]
+  using Multiply = void (*)(const PackedPanels& panel, const uint32_t* x, float* out, int64_t out_stride);
+  Multiply multiply[kMaxFewTokens + 1];
+  Multiply multiply_two[kMaxTileTokens + 1];
 };
 
 extern const BF16Kernels kAvx512BF16Kernels;

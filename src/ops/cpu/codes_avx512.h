@@ -1,5 +1,5 @@
-// Sixty-four weight codes as one AVX-512 register, multiplied by VNNI. What each member computes is written in
-// codes_scalar.h. Included by files that are compiled for AVX-512 F, BW, VL, DQ; kernels that use Dot need VNNI too.
+// Sixty-four weight codes as one AVX-512 register, multiplied by VNNI where a file is compiled for it. What each member
+// computes is written in codes_scalar.h. Included by files that are compiled for AVX-512 F, BW, VL, DQ.
 #pragma once
 
 #include <immintrin.h>
@@ -32,6 +32,10 @@ struct Avx512Codes {
   static Bytes lookup(const uint8_t (&table)[16], const Bytes& indices) {
     const __m512i entries = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
     return {_mm512_shuffle_epi8(entries, indices.v)};
+  }
+  template <int kOffset>
+  static Bytes subtract(const Bytes& a) {
+    return {_mm512_sub_epi8(a.v, _mm512_set1_epi8(static_cast<char>(kOffset)))};
   }
   template <int kByte>
   static Vec to_float(const Bytes& a, int offset) {
@@ -73,6 +77,57 @@ struct Avx512Codes {
     template <int kCount>
     Vec finish() const {
       return {_mm512_cvtepi32_ps(sum)};
+    }
+  };
+#else
+  static constexpr int code_class(int max_code) {
+    return max_code <= 15 ? 15 : max_code;
+  }
+
+  // As that of codes_avx2.h.
+  template <int kMaxCode>
+  struct Dot {
+    // 2 * 127 * kMaxCode * kVectorsPer16Bits <= 32767
+    static constexpr int kVectorsPer16Bits = kMaxCode <= 15 ? 8 : kMaxCode <= 31 ? 4 : kMaxCode <= 63 ? 2 : 1;
+    __m512i shorts;
+    __m512i sum;
+    int32_t bias;  // joins the sum when that begins: until then it needs no register
+
+    // 8-bit codes are made signed below, so their offset is gone already.
+    explicit Dot(int32_t group_bias) : bias(kMaxCode == 255 ? 0 : group_bias) {}
+    template <int kIndex>
+    void add(const Bytes& codes, const int8_t* x) {
+      int32_t four;
+      std::memcpy(&four, x, sizeof(four));
+      const __m512i activations = _mm512_set1_epi32(four);
+      __m512i products;
+      if constexpr (kMaxCode == 255) {
+        // |w| * (x with the sign of w): 128 * 127 * 2 fits 16 bits. A weight of 128 is below zero.
+        const __m512i weights = _mm512_xor_si512(codes.v, _mm512_set1_epi8(static_cast<char>(0x80)));
+        const __m512i with_sign =
+            _mm512_mask_sub_epi8(activations, _mm512_movepi8_mask(weights), _mm512_setzero_si512(), activations);
+        products = _mm512_maddubs_epi16(_mm512_abs_epi8(weights), with_sign);
+      } else {
+        products = _mm512_maddubs_epi16(codes.v, activations);
+      }
+      if constexpr (kIndex % kVectorsPer16Bits == 0) {
+        if constexpr (kIndex > 0) widen<kIndex == kVectorsPer16Bits>();
+        shorts = products;
+      } else {
+        shorts = _mm512_add_epi16(shorts, products);
+      }
+    }
+    template <int kCount>
+    Vec finish() {
+      widen<kCount <= kVectorsPer16Bits>();
+      return {_mm512_cvtepi32_ps(sum)};
+    }
+
+   private:
+    template <bool kIsFirst>
+    void widen() {
+      if constexpr (kIsFirst) sum = _mm512_set1_epi32(bias);
+      sum = _mm512_add_epi32(sum, _mm512_madd_epi16(shorts, _mm512_set1_epi16(1)));
     }
   };
 #endif

@@ -1,0 +1,12 @@
+// The int8 kernels of linear layers for AVX-512 without VNNI.
+#include "ops/cpu/codes_avx512.h"
+#include "ops/cpu/linear_int8_impl.h"
+
+namespace quire::cpu {
+
+template <int... kSizes>
+using Sizes = std::integer_sequence<int, kSizes...>;
+
+const Int8Kernels kAvx512Int8Kernels = Int8Impl<Avx512Codes>::make_kernels<Sizes<1, 4, 8>, Sizes<1, 4, 8>>();
+
+}  // namespace quire::cpu
