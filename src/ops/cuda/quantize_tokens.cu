@@ -1,0 +1,167 @@
+// Activations rounded to e4m3 with a scale a token, after a norm where one is given: see QuantizeTokensArgs.
+#include <cuda_fp8.h>
+
+#include "ops/cuda/elementwise.cuh"
+
+namespace quire::cuda {
+
+namespace {
+
+// A block a token; x is read twice, the second time from cache. 8 elements an access where is_wide.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    quantize_tokens_kernel(uint8_t* codes, float* scales, Rows<const T*> x, int64_t k, bool is_wide) {
+  __shared__ float partial[kThreads / 32];
+  let_next_start();
+  wait_for_previous();
+  const T* row = x.data + blockIdx.x * x.token_stride;
+  uint8_t* out = codes + blockIdx.x * k;
+  float largest = 0;
+  if (is_wide) {
+    for (int64_t i = threadIdx.x * 8; i < k; i += kThreads * 8) {
+      const Vector<T, 8> values = *reinterpret_cast<const Vector<T, 8>*>(row + i);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) largest = fmaxf(largest, fabsf(to_float(values.v[j])));
+    }
+  } else {
+    for (int64_t i = threadIdx.x; i < k; i += kThreads) largest = fmaxf(largest, fabsf(to_float(row[i])));
+  }
+  largest = warp_max(largest);
+  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = largest;
+  __syncthreads();
+  for (int warp = 0; warp < kThreads / 32; ++warp) largest = fmaxf(largest, partial[warp]);
+  const float scale = largest > 0 ? largest / 448.0f : 1.0f;
+  const float inverse = 1.0f / scale;
+  if (is_wide) {
+    for (int64_t i = threadIdx.x * 8; i < k; i += kThreads * 8) {
+      const Vector<T, 8> values = *reinterpret_cast<const Vector<T, 8>*>(row + i);
+      Vector<uint16_t, 4> packed;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        packed.v[j] = __nv_cvt_float2_to_fp8x2(
+            {to_float(values.v[2 * j]) * inverse, to_float(values.v[2 * j + 1]) * inverse}, __NV_SATFINITE, __NV_E4M3);
+      }
+      *reinterpret_cast<Vector<uint16_t, 4>*>(out + i) = packed;
+    }
+  } else {
+    for (int64_t i = threadIdx.x; i < k; i += kThreads) {
+      out[i] = __nv_cvt_float_to_fp8(to_float(row[i]) * inverse, __NV_SATFINITE, __NV_E4M3);
+    }
+  }
+  if (threadIdx.x == 0) scales[blockIdx.x] = scale;
+}
+
+// The same for at most 16,384 columns, which stay in registers, with a norm where norm_weight is given. A block a
+// token.
+template <typename T>
+__global__ void __launch_bounds__(kRowThreads)
+    norm_quantize_tokens_kernel(uint8_t* codes, float* scales, Rows<const T*> x, const float* norm_weight,
+                                float epsilon, int k) {
+  using Vec = Vector<T, 8>;
+  __shared__ float partial[2][kRowThreads / 32];
+  const int num_warps = static_cast<int>(blockDim.x) / 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  let_next_start();
+  wait_for_previous();
+  const T* row = x.data + blockIdx.x * x.token_stride;
+  Vec values[kRowVectors];
+  float largest = 0;
+  float sum = 0;
+#pragma unroll
+  for (int v = 0; v < kRowVectors; ++v) {
+    const int i = (v * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * 8;
+    if (i < k) values[v] = *reinterpret_cast<const Vec*>(row + i);
+  }
+#pragma unroll
+  for (int v = 0; v < kRowVectors; ++v) {
+    const int i = (v * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * 8;
+    if (i >= k) break;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float value = to_float(values[v].v[j]);
+      sum += value * value;
+      largest = fmaxf(largest, fabsf(value));
+    }
+  }
+  if (norm_weight != nullptr) {
+    sum = warp_sum(sum);
+    if (lane == 0) partial[0][warp] = sum;
+    __syncthreads();
+    sum = 0;
+    for (int w = 0; w < num_warps; ++w) sum += partial[0][w];
+    const float factor = 1.0f / sqrtf(sum / static_cast<float>(k) + epsilon);
+    largest = 0;
+#pragma unroll
+    for (int v = 0; v < kRowVectors; ++v) {
+      const int i = (v * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * 8;
+      if (i >= k) break;
+#pragma unroll
+      for (int j = 0; j < 8; j += 4) {
+        const float4 weight = *reinterpret_cast<const float4*>(norm_weight + i + j);
+        const float weights[4] = {weight.x, weight.y, weight.z, weight.w};
+#pragma unroll
+        for (int l = 0; l < 4; ++l) {
+          values[v].v[j + l] = from_float<T>(to_float(values[v].v[j + l]) * factor * weights[l]);
+          largest = fmaxf(largest, fabsf(to_float(values[v].v[j + l])));
+        }
+      }
+    }
+  }
+  largest = warp_max(largest);
+  if (lane == 0) partial[1][warp] = largest;
+  __syncthreads();
+  for (int w = 0; w < num_warps; ++w) largest = fmaxf(largest, partial[1][w]);
+  const float scale = largest > 0 ? largest / 448.0f : 1.0f;
+  const float inverse = 1.0f / scale;
+  uint8_t* out = codes + int64_t{blockIdx.x} * k;
+#pragma unroll
+  for (int v = 0; v < kRowVectors; ++v) {
+    const int i = (v * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * 8;
+    if (i >= k) break;
+    Vector<uint16_t, 4> packed;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      packed.v[j] =
+          __nv_cvt_float2_to_fp8x2({to_float(values[v].v[2 * j]) * inverse, to_float(values[v].v[2 * j + 1]) * inverse},
+                                   __NV_SATFINITE, __NV_E4M3);
+    }
+    *reinterpret_cast<Vector<uint16_t, 4>*>(out + i) = packed;
+  }
+  if (threadIdx.x == 0) scales[blockIdx.x] = scale;
+}
+
+}  // namespace
+
+bool accepts_quantize_normed(const ConstTensorView& x, const ConstTensorView& norm_weight) {
+  return x.dtype() != DType::kF32 && is_vectorizable(x) && x.size(1) <= kMaxNormedF8 &&
+         (!norm_weight.is_given() || is_aligned(norm_weight.raw_data(), 16));
+}
+
+void quantize_tokens_to_f8(cudaStream_t stream, const QuantizeTokensArgs& args) {
+  const ConstTensorView& x = args.x;
+  if (x.num_elements() == 0) return;
+  const dim3 grid(static_cast<unsigned>(x.size(0)));
+  const bool is_normed = args.norm_weight.is_given();
+  if (accepts_quantize_normed(x, args.norm_weight)) {
+    const int k = static_cast<int>(x.size(1));
+    const int num_threads = std::min(kRowThreads, ceil_div(k, 8 * 32) * 32);
+    const float* weight = is_normed ? args.norm_weight.data<float>() : nullptr;
+    const auto launch = [&](auto type) {
+      using T = decltype(type);
+      launch_dependent(stream, norm_quantize_tokens_kernel<T>, grid, dim3(static_cast<unsigned>(num_threads)),
+                       args.codes, args.scales, rows_of<T>(x), weight, args.epsilon, k);
+    };
+    if (x.dtype() == DType::kBF16) return launch(bf16());
+    return launch(f16());
+  }
+  CHECK(!is_normed);
+  const bool is_wide = is_aligned(x.raw_data(), 16) && x.stride(0) % 8 == 0 && x.size(1) % 8 == 0;
+  dispatch_activation(x.dtype(), [&](auto type) {
+    using T = decltype(type);
+    launch_dependent(stream, quantize_tokens_kernel<T>, grid, dim3(kThreads), args.codes, args.scales, rows_of<T>(x),
+                     x.size(1), is_wide);
+  });
+}
+
+}  // namespace quire::cuda
