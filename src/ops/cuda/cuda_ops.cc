@@ -310,6 +310,7 @@ void CudaOps::norm_gated_linear(OpContext& context, TensorView y, ConstTensorVie
       !norm.weight.is_given() || (weight.layout == Layout::kCudaF8 && cuda::accepts_quantize_normed(x, norm.weight));
   if (takes_norm) {
     if (cuda::accepts_gated_few_tokens(call)) return cuda::linear_few_tokens(call);
+    if (cuda::accepts_gated_few_tokens_integer(call)) return cuda::linear_few_tokens_integer(call);
     return Ops::norm_gated_linear(context, y, x, norm, weight, bias, activation);
   }
   const ArenaScope scope(context.scratch);

@@ -50,8 +50,8 @@ __device__ __forceinline__ ScaleAndMin load_scale(const PanelFormat& panel, cons
 // The stored code of (row, k) of a panel.
 __device__ __forceinline__ int load_code(const DeviceWeight& w, const uint8_t* panel_codes, int row, int64_t k) {
   const int k_in_step = static_cast<int>(k % 16);
-  const int lane = row % 8 * 4 + k_in_step / 4;
-  const int reg = row / 8 + k_in_step % 4 / 2 * 2;
+  const int lane = row % 8 * 4 + k_in_step % 8 / 2;
+  const int reg = row / 8 + k_in_step / 8 * 2;
   if (w.stored_bits == 4) {
     const uint8_t* bytes = panel_codes + k / 64 * kWeightTileBytes + lane * 16 + k % 64 / 16 * 4;
     return *reinterpret_cast<const uint32_t*>(bytes) >> (4 * (reg + k_in_step % 2 * 4)) & 15;

@@ -17,6 +17,7 @@ constexpr KernelRow<LinearCall> kLinearRows[] = {
     {"gemv", accepts_gemv, linear_gemv, "gemv"},
     {"gemv_integer", accepts_gemv_integer, linear_gemv_integer, "gemv"},
     {"few_tokens", accepts_few_tokens, linear_few_tokens, "decode"},
+    {"few_tokens_integer", accepts_few_tokens_integer, linear_few_tokens_integer, "few_tokens_integer"},
     {"skinny_mma", accepts_skinny_mma, linear_skinny_mma, "decode"},
     {"cublaslt", accepts_cublaslt, linear_cublaslt, "prefill"},
     {"cublaslt_f8", accepts_cublaslt_f8, linear_cublaslt_f8, "prefill"},

@@ -14,13 +14,10 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "ops/cuda/cuda_support.h"
-#include "ops/cuda/device_dtype.cuh"
 #include "ops/cuda/elementwise.h"
-#include "ops/cuda/gate.cuh"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/linear_cublaslt.h"
-#include "ops/cuda/mma.cuh"
+#include "ops/cuda/linear_few_tokens.cuh"
 #include "ops/cuda/tensor_map.h"
 #include "ops/cuda/wgmma_tokens.cuh"
 
@@ -28,14 +25,11 @@ namespace quire::cuda {
 
 namespace {
 
-constexpr int kRows = 128;  // weight rows of a tile
-constexpr int kBoxRows = 64;
+using namespace few;
+
+constexpr int kBoxRows = kHalfRows;
 constexpr int kRowBytes = 128;  // of k, a stage
 constexpr int kWeightBytes = kRows * kRowBytes;
-constexpr int kConsumers = 256;
-constexpr int kThreads = kConsumers + 32;
-constexpr int kSumStride = kRows + 4;  // floats between tokens: no two lanes of a warp on one bank
-constexpr int kMaxParts = 8;
 // Where cuBLASLt is not faster (H200; 8B shapes). It multiplies e4m3 in tiles of 128 tokens at least, and 16-bit
 // weights of many outputs or inputs at full speed.
 constexpr int kMaxTokensOfF8 = 64;
@@ -57,28 +51,10 @@ template <int N>
 constexpr int kSharedBytes = kStages<N>* kStageBytes<N> + 1024;
 
 struct Args {
-  void* y;
-  int64_t y_stride;
-  DType y_dtype;
-  const float* w_scales;  // of e4m3: an output each, and a token each
-  const float* x_scales;
-  const float* bias;     // or null
-  const void* residual;  // or null; y's dtype
-  int64_t residual_stride;
-  int num_tokens;
-  int num_outputs;       // of y
+  Output output;
   int elements_per_box;  // of k
   int num_pairs;         // of boxes, in all parts
-  Gate gate;
 };
-
-// Elements `index` and the one behind it; index is even.
-__device__ __forceinline__ float2 load_pair(const void* data, DType dtype, int64_t index) {
-  if (dtype == DType::kF32) return *reinterpret_cast<const float2*>(static_cast<const float*>(data) + index);
-  const uint32_t pair = *reinterpret_cast<const uint32_t*>(static_cast<const uint16_t*>(data) + index);
-  if (dtype == DType::kBF16) return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&pair));
-  return __half22float2(*reinterpret_cast<const __half2*>(&pair));
-}
 
 template <typename W, int N>
 __global__ void __launch_bounds__(kThreads, 2)
@@ -96,9 +72,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   // Parts begin at pairs of boxes, whatever a stage is: the order of sums is the same for every tile.
   const int begin = args.num_pairs * part / num_parts * (2 / kWidth<N>);
   const int count = args.num_pairs * (part + 1) / num_parts * (2 / kWidth<N>)-begin;
-  const bool is_gated = args.gate != Gate::kNone;
-  const int outputs_of_tile = is_gated ? kBoxRows : kRows;
-  const int first_output = static_cast<int>(blockIdx.x) * outputs_of_tile;
+  const bool is_gated = args.output.is_gated();
+  const int first_output = static_cast<int>(blockIdx.x) * args.output.outputs_of_tile();
   if (threadIdx.x == 0) {
     for (int s = 0; s < S; ++s) {
       barrier_init(&full[s], 1);
@@ -122,7 +97,7 @@ __global__ void __launch_bounds__(kThreads, 2)
           const int k = ((begin + i) * kWidth<N> + box) * args.elements_per_box;
           copy_box(stage + box * kWeightBytes, &w_map, Coordinates2{k, first_output}, &full[s], once);
           copy_box(stage + box * kWeightBytes + kBoxRows * kRowBytes, &w_map,
-                   Coordinates2{k, first_output + (is_gated ? args.num_outputs : kBoxRows)}, &full[s], once);
+                   Coordinates2{k, first_output + (is_gated ? args.output.num_outputs : kBoxRows)}, &full[s], once);
         }
       };
       const auto load_tokens = [&](int i, int s) {
@@ -202,98 +177,10 @@ __global__ void __launch_bounds__(kThreads, 2)
     hold(sums);
     // The ring is free: everything that was asked for has come and been used.
     asm volatile("bar.sync 1, 256;" ::: "memory");
-    float* const shared_sums = reinterpret_cast<float*>(ring);
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    const int row = 16 * warp + lane / 4;
-#pragma unroll
-    for (int i = 0; i < N / 2; ++i) {
-      const int token = 8 * (i / 4) + 2 * (lane % 4) + i % 2;
-      shared_sums[token * kSumStride + row + i % 4 / 2 * 8] = sums[i];
-    }
+    store_sums<N>(ring, sums);
   }
 
-  // ---- Every block of the cluster finishes its share of the outputs
-  cluster_barrier();
-  if (threadIdx.x < kConsumers) {
-    const uint32_t shared_sums = shared_address(ring);
-    const int share = outputs_of_tile / num_parts;
-    const int num_pairs = share / 2;
-    // A thread has one pair of outputs, of every so many-th token.
-    const int row = part * share + static_cast<int>(threadIdx.x) % num_pairs * 2;
-    const int output = first_output + row;
-    const int stride = kConsumers / num_pairs;
-    const int num_tokens = output < args.num_outputs ? args.num_tokens : 0;
-    float2 w_scale[2] = {{1, 1}, {1, 1}};  // of the output, and of what it gates
-    float2 bias[2] = {{0, 0}, {0, 0}};
-    if (num_tokens > 0) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        if (i == 1 && !is_gated) break;
-        const int at = output + i * args.num_outputs;
-        if (kIsF8) w_scale[i] = {args.w_scales[at], args.w_scales[at + 1]};
-        if (args.bias != nullptr) bias[i] = {args.bias[at], args.bias[at + 1]};
-      }
-    }
-    constexpr int kAtOnce = 4;  // tokens: what is read of them is asked for together
-    for (int first = static_cast<int>(threadIdx.x) / num_pairs; first < num_tokens; first += kAtOnce * stride) {
-      float x_scale[kAtOnce];
-      float2 residual[kAtOnce];
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const int token = min(first + i * stride, num_tokens - 1);
-        x_scale[i] = kIsF8 ? args.x_scales[token] : 1.0f;
-        residual[i] = {0, 0};
-        if (args.residual != nullptr)
-          residual[i] = load_pair(args.residual, args.y_dtype, token * args.residual_stride + output);
-      }
-      const auto sum_of = [&](int token, int weight_row, int which, float scale) {
-        const uint32_t at =
-            shared_sums + static_cast<uint32_t>(token * kSumStride + weight_row) * uint32_t{sizeof(float)};
-        float2 parts[kMaxParts];  // all are asked for before the first is used
-#pragma unroll
-        for (int p = 0; p < kMaxParts; ++p) {
-          if (p < num_parts) parts[p] = load_of_block(at, p);
-        }
-        float2 sum = parts[0];
-#pragma unroll
-        for (int p = 1; p < kMaxParts; ++p) {
-          if (p < num_parts) sum = {sum.x + parts[p].x, sum.y + parts[p].y};
-        }
-        return float2{sum.x * (w_scale[which].x * scale) + bias[which].x,
-                      sum.y * (w_scale[which].y * scale) + bias[which].y};
-      };
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const int token = first + i * stride;
-        if (token >= num_tokens) break;
-        float2 sum = sum_of(token, row, 0, x_scale[i]);
-        if (is_gated) {
-          const float2 up = sum_of(token, row + kBoxRows, 1, x_scale[i]);
-          sum = {gated(args.gate, args.y_dtype, sum.x, up.x), gated(args.gate, args.y_dtype, sum.y, up.y)};
-        }
-        sum = {sum.x + residual[i].x, sum.y + residual[i].y};
-        const int64_t at = token * args.y_stride + output;
-        if (args.y_dtype == DType::kF32) {
-          *reinterpret_cast<float2*>(static_cast<float*>(args.y) + at) = sum;
-        } else {
-          *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(args.y) + at) =
-              args.y_dtype == DType::kBF16 ? pack_pair<bf16>(sum.x, sum.y) : pack_pair<f16>(sum.x, sum.y);
-        }
-      }
-    }
-  }
-  // A block's shared memory stays until the others have read it.
-  if (num_parts > 1) cluster_barrier();
-}
-
-// Parts of k: blocks for most of the GPU, each with enough to do. More parts of less cost more at their end: with 8
-// instead of 4 a product of 4096 × 4096 in e4m3 took 11.6 instead of 8.4 us (H200).
-int choose_parts(int num_tiles, int num_pairs) {
-  constexpr int kWantedBlocks = 100;
-  constexpr int kLeastPairs = 4;
-  int parts = 1;
-  while (parts < kMaxParts && num_tiles * parts < kWantedBlocks && num_pairs >= 2 * parts * kLeastPairs) parts *= 2;
-  return parts;
+  finish_tile<kIsF8>(args.output, ring);
 }
 
 template <typename W, int N>
@@ -305,7 +192,7 @@ void launch(cudaStream_t stream, dim3 grid, const CUtensorMap& w_map, const CUte
 
 template <typename W>
 void launch_any(cudaStream_t stream, dim3 grid, const CUtensorMap& w_map, const CUtensorMap& x_map, const Args& args) {
-  const int n = args.num_tokens;
+  const int n = args.output.num_tokens;
   if (n <= 8) return launch<W, 8>(stream, grid, w_map, x_map, args);
   if (n <= 16) return launch<W, 16>(stream, grid, w_map, x_map, args);
   if constexpr (std::is_same_v<W, F8>) {
@@ -314,22 +201,11 @@ void launch_any(cudaStream_t stream, dim3 grid, const CUtensorMap& w_map, const 
   }
 }
 
-int tile_of(int num_tokens) {
-  int tile = 8;
-  while (tile < num_tokens) tile *= 2;
-  return tile;
-}
-
-bool is_matrix_aligned(const ConstTensorView& x) {
-  return is_aligned(x.raw_data(), 16) && x.stride(0) * dtype_bytes(x.dtype()) % 16 == 0;
-}
-
 }  // namespace
 
 bool accepts_few_tokens(const LinearCall& call) {
   const Weight& weight = call.weight;
   const DType dtype = call.x.dtype();
-  const ConstTensorView& residual = call.epilogue.residual;
   const bool is_f8 = weight.layout == Layout::kCudaF8;
   const int64_t num_tokens = call.x.size(0);
   if (dtype == DType::kF32 || num_tokens < 1 || num_tokens > (is_f8 ? kMaxTokensOfF8 : kMaxTokensOf16Bits) ||
@@ -346,8 +222,7 @@ bool accepts_few_tokens(const LinearCall& call) {
     if (is_wide && (call.gate == Gate::kNone || num_tokens > kMaxTokensOfWideGates)) return false;
   }
   return weight.k % 8 == 0 && weight.n % 8 == 0 && weight.n < (1 << 30) && weight.k < (1 << 30) &&
-         is_aligned(weight.parts[0].data(), 16) && is_matrix_aligned(call.x) && is_matrix_aligned(call.y) &&
-         (!residual.is_given() || is_matrix_aligned(residual));
+         is_call_aligned(call);
 }
 
 bool accepts_gated_few_tokens(const LinearCall& call) {
@@ -358,7 +233,6 @@ void linear_few_tokens(const LinearCall& call) {
   const Weight& weight = call.weight;
   const int num_tokens = static_cast<int>(call.x.size(0));
   const bool is_f8 = weight.layout == Layout::kCudaF8;
-  const bool is_gated = call.gate != Gate::kNone;
   const DType dtype = is_f8 ? DType::kF8E4M3 : call.x.dtype();
   const void* x = call.x.raw_data();
   int64_t x_stride = call.x.stride(0);
@@ -374,7 +248,6 @@ void linear_few_tokens(const LinearCall& call) {
     x_stride = weight.k;
     x_scales = tokens.scales;
   }
-  const int num_outputs = static_cast<int>(is_gated ? weight.n / 2 : weight.n);
   const int per_box = kRowBytes / static_cast<int>(dtype_bytes(dtype));
   const int64_t w_sizes[] = {weight.k, weight.n};
   const int64_t w_strides[] = {weight.k};
@@ -389,22 +262,17 @@ void linear_few_tokens(const LinearCall& call) {
                                              .box = w_box});
   const CUtensorMap x_map = make_tensor_map(
       {.dtype = dtype, .data = const_cast<void*>(x), .sizes = x_sizes, .strides = x_strides, .box = x_box});
-  const ConstTensorView& residual = call.epilogue.residual;
-  const Args args{.y = call.y.raw_data(),
-                  .y_stride = call.y.stride(0),
-                  .y_dtype = call.y.dtype(),
-                  .w_scales = is_f8 ? reinterpret_cast<const float*>(weight.parts[1].data()) : nullptr,
-                  .x_scales = x_scales,
-                  .bias = call.epilogue.bias.is_given() ? call.epilogue.bias.data<float>() : nullptr,
-                  .residual = residual.raw_data(),
-                  .residual_stride = residual.is_given() ? residual.stride(0) : 0,
-                  .num_tokens = num_tokens,
-                  .num_outputs = num_outputs,
-                  .elements_per_box = per_box,
-                  .num_pairs = static_cast<int>(ceil_div<int64_t>(weight.k, 2 * per_box)),
-                  .gate = call.gate};
-  const int num_tiles = ceil_div(num_outputs, is_gated ? kBoxRows : kRows);
-  const dim3 grid(static_cast<unsigned>(num_tiles), static_cast<unsigned>(choose_parts(num_tiles, args.num_pairs)));
+  Args args{.output = output_of(call),
+            .elements_per_box = per_box,
+            .num_pairs = static_cast<int>(ceil_div<int64_t>(weight.k, 2 * per_box))};
+  if (is_f8) {
+    args.output.w_scales = reinterpret_cast<const float*>(weight.parts[1].data());
+    args.output.x_scales = x_scales;
+  }
+  const int num_tiles = num_tiles_of(args.output);
+  constexpr int kLeastPairs = 4;
+  const dim3 grid(static_cast<unsigned>(num_tiles),
+                  static_cast<unsigned>(choose_parts(num_tiles, args.num_pairs, kLeastPairs)));
   const auto function = is_f8 ? launch_any<F8> : dtype == DType::kBF16 ? launch_any<bf16> : launch_any<f16>;
   function(call.stream, grid, w_map, x_map, args);
 }

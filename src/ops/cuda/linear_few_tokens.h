@@ -1,11 +1,15 @@
 // The row `few_tokens`: up to 64 tokens, float weights of the activations' dtype or e4m3, with a norm before (e4m3
-// only) and a gated activation behind where a layer wants them.
+// only) and a gated activation behind where a layer wants them. The row `few_tokens_integer`: 9 to 128 tokens, weights
+// of an integer format, with the gated activation.
 #pragma once
 
 #include "ops/cuda/linear.h"
 
 namespace quire::cuda {
 
+bool accepts_few_tokens_integer(const LinearCall& call);
+bool accepts_gated_few_tokens_integer(const LinearCall& call);
+void linear_few_tokens_integer(const LinearCall& call);
 bool accepts_few_tokens(const LinearCall& call);
 bool accepts_gated_few_tokens(const LinearCall& call);
 void linear_few_tokens(const LinearCall& call);

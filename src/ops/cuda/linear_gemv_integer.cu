@@ -160,12 +160,9 @@ __global__ void __launch_bounds__(kThreads, 1) gemv_integer_kernel(Args args) {
   wait_for_previous();
 
   // ---- The inputs, normed where that is asked for, as f16 near 1 in the order of the tensor cores' operand
-  // Of 16 k a lane of the operand has 4 neighbours; those of the second 16 stand behind those of the first.
-  const auto place_of = [&](int at) {
-    return reinterpret_cast<uint2*>(inputs + at / 32 * 4 + at % 16 / 4) + at % 32 / 16;
-  };
-  const auto unpack_inputs = [&](float(&x)[8], const uint2& low, const uint2& high) {
-    const uint32_t words[4] = {low.x, low.y, high.x, high.y};
+  // Where 8 neighbours go: a pair to each of the four lanes of a row, which have four pairs of 32 k.
+  const auto place_of = [&](int at) { return reinterpret_cast<uint32_t*>(inputs + at / 32 * 4) + at % 32 / 8; };
+  const auto unpack_inputs = [&](float(&x)[8], const uint32_t(&words)[4]) {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const uint32_t bits = words[i / 2] >> (16 * (i % 2)) & 0xffffu;
@@ -185,12 +182,13 @@ __global__ void __launch_bounds__(kThreads, 1) gemv_integer_kernel(Args args) {
 #pragma unroll 4
   for (int at = static_cast<int>(threadIdx.x) * 8; at < k; at += kThreads * 8) {
     const uint4 loaded = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(args.x) + at);
-    uint2* const place = place_of(at);
-    place[0] = {loaded.x, loaded.y};
-    place[2] = {loaded.z, loaded.w};
+    const uint32_t words[4] = {loaded.x, loaded.y, loaded.z, loaded.w};
+    uint32_t* const place = place_of(at);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) place[4 * i] = words[i];
     float x[8];
     float factors[8] = {1, 1, 1, 1, 1, 1, 1, 1};
-    unpack_inputs(x, {loaded.x, loaded.y}, {loaded.z, loaded.w});
+    unpack_inputs(x, words);
     if (is_normed) load_norm(factors, at);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -220,24 +218,22 @@ __global__ void __launch_bounds__(kThreads, 1) gemv_integer_kernel(Args args) {
     const int at = first + static_cast<int>(threadIdx.x) * 8;
     float sum = 0;
     if (at < k) {
-      uint2* const place = place_of(at);
+      uint32_t* const place = place_of(at);
+      const uint32_t words[4] = {place[0], place[4], place[8], place[12]};
       float x[8];
-      unpack_inputs(x, place[0], place[2]);
+      unpack_inputs(x, words);
       if (is_normed) {
         float factors[8];
         load_norm(factors, at);
 #pragma unroll
         for (int i = 0; i < 8; ++i) x[i] = round_as(args.x_dtype, x[i] * norm * factors[i]);
       }
-      uint32_t pairs[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const __half2 pair = __floats2half2_rn(x[2 * i] * down, x[2 * i + 1] * down);
-        pairs[i] = *reinterpret_cast<const uint32_t*>(&pair);
+        place[4 * i] = *reinterpret_cast<const uint32_t*>(&pair);
         sum += __low2float(pair) + __high2float(pair);
       }
-      place[0] = {pairs[0], pairs[1]};
-      place[2] = {pairs[2], pairs[3]};
     }
     if constexpr (kHasMin) {
       sum += __shfl_xor_sync(0xffffffffu, sum, 1);

@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(kSkinnyThreads, wants_few_registers(Bits, Kind
   const int64_t token = int64_t{blockIdx.y} * kSkinnyTokens + g;
   const uint8_t* codes = w.codes + int64_t{blockIdx.x} * w.panel_code_bytes + 16 * lane;
   const uint8_t* scales = w.scales + int64_t{blockIdx.x} * w.panel_scale_bytes;
-  const T* x = static_cast<const T*>(args.x) + min(token, int64_t{args.num_tokens} - 1) * args.x_stride + 4 * t;
+  const T* x = static_cast<const T*>(args.x) + min(token, int64_t{args.num_tokens} - 1) * args.x_stride + 2 * t;
   const int k = static_cast<int>(w.k);
   const int num_tiles = (k + kTile - 1) / kTile;
   const int offset = w.panel.offset;
@@ -241,7 +241,9 @@ __global__ void __launch_bounds__(kSkinnyThreads, wants_few_registers(Bits, Kind
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
         const int at = tile * kTile + step * 16;
-        activation[u][step] = at < k ? *reinterpret_cast<const uint2*>(x + at) : uint2{0, 0};
+        activation[u][step] =
+            at < k ? uint2{*reinterpret_cast<const uint32_t*>(x + at), *reinterpret_cast<const uint32_t*>(x + at + 8)}
+                   : uint2{0, 0};
       }
 #pragma unroll
       for (int group = 0; group < kGroups; ++group) {

@@ -58,7 +58,7 @@ __global__ void retile_kernel(uint32_t* out, const uint8_t* cpu_codes, DeviceWei
   const uint8_t* panel_codes = cpu_codes + panel_index * cpu_panel_bytes;
   const auto code_at = [&](int64_t first_k, int reg, int second) {
     const int row = lane / 4 + 8 * (reg % 2);
-    const int64_t k = first_k + lane % 4 * 4 + 2 * (reg / 2) + second;
+    const int64_t k = first_k + lane % 4 * 2 + 8 * (reg / 2) + second;
     if (k >= w.k) return 0;
     const uint8_t* cpu_tile = panel_codes + k / kTileK * (w.panel.code_bits * kTileK * kPanelLanes / 8);
     return read_cpu_code(w.panel, iq4, cpu_tile, row, static_cast<int>(k % kTileK));
@@ -95,7 +95,7 @@ __global__ void dequantize_kernel(T* out, DeviceWeight w, int64_t first_row) {
   out[row * w.k + k] = from_float<T>(load_weight(w, 0, first_row + row, k));
 }
 
-// Integer formats: a warp a tile, whose 512 bytes it loads at once; a thread writes 4 neighbours in k at a time.
+// Integer formats: a warp a tile, whose 512 bytes it loads at once; a thread writes 2 neighbours in k at a time.
 // first_row is a multiple of 16. Grid: x panels, y tiles, 8 a block.
 template <typename T>
 __global__ void dequantize_tiles_kernel(T* out, DeviceWeight w, int64_t first_row, int64_t num_rows) {
@@ -110,7 +110,7 @@ __global__ void dequantize_tiles_kernel(T* out, DeviceWeight w, int64_t first_ro
   const uint8_t* scales = w.scales + panel_index * w.panel_scale_bytes;
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
-    const int64_t k = tile * tile_k + step * 16 + lane % 4 * 4;
+    const int64_t k = tile * tile_k + step * 16 + lane % 4 * 2;
     if (step * 16 >= tile_k || k >= w.k) break;
     const uint8_t* block = scales + k / w.panel.scale_block_size * w.panel.scale_block_bytes;
     const int group = static_cast<int>(k % w.panel.scale_block_size) / w.panel.group_size;
@@ -120,16 +120,17 @@ __global__ void dequantize_tiles_kernel(T* out, DeviceWeight w, int64_t first_ro
       const int64_t target_row = int64_t{blockIdx.x} * kPanelLanes + row;
       if (target_row >= num_rows) break;
       const ScaleAndMin scale = load_scale(w.panel, block, row, group);
-      Vector<T, 4> values;
+      Vector<T, 2> values[2];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int reg = half + i / 2 * 2;
         const uint32_t code = w.stored_bits == 4 ? words[step] >> (4 * (reg + i % 2 * 4)) & 15u
                                                  : words[step % 2 * 2 + reg / 2] >> (8 * (reg % 2 * 2 + i % 2)) & 255u;
-        values.v[i] = from_float<T>(
+        values[i / 2].v[i % 2] = from_float<T>(
             __fadd_rn(__fmul_rn(scale.scale, static_cast<float>(static_cast<int>(code) - w.panel.offset)), scale.min));
       }
-      *reinterpret_cast<Vector<T, 4>*>(out + target_row * w.k + k) = values;
+      *reinterpret_cast<Vector<T, 2>*>(out + target_row * w.k + k) = values[0];
+      *reinterpret_cast<Vector<T, 2>*>(out + target_row * w.k + k + 8) = values[1];
     }
   }
 }

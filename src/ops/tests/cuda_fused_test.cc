@@ -110,7 +110,7 @@ TEST(CudaFused, NormAndIntegerLinear) {
   for (const FormatId format : {FormatId::kQ4_0, FormatId::kQ4_1, FormatId::kQ4_K, FormatId::kQ8_0, FormatId::kQ5_K,
                                 FormatId::kQ5_1, FormatId::kIQ4_NL}) {
     for (const DType dtype : {DType::kBF16, DType::kF16}) {
-      for (const int64_t num_tokens : {1, 24}) {
+      for (const int64_t num_tokens : {1, 24, 100}) {
         // Few chunks of k and many, few panels and more than blocks run.
         for (const auto& [n, k] : {std::pair<int64_t, int64_t>{32, 256}, {9248, 1280}, {96, 14336}, {2144, 4096}}) {
           compare_linears(*gpu, random, {format, dtype, num_tokens, n, k});

@@ -151,7 +151,7 @@ class CudaLinearTest : public testing::Test {
       double allowed = tolerance;
       // Tensor cores drop bits below 2^-24 of the largest term of a step (Hopper keeps at least so many).
       if (c.dtype != DType::kF32) allowed += largest_partial * 0x1p-20;
-      if (row.name == "dequantize_cublaslt") allowed += largest_weight_rounding;
+      if (row.name == "dequantize_cublaslt" || row.name == "few_tokens_integer") allowed += largest_weight_rounding;
       if (row.reduction_order == "prefill") allowed += two_roundings;
       EXPECT_TRUE(all_near(y, exact, allowed));
       EXPECT_TRUE(equal_bits(y, run(c, inputs, gpu))) << "the second run differs";
