@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #if defined(__x86_64__)
-#include <xmmintrin.h>
+#include <immintrin.h>
 #endif
 
 namespace quire::cpu {

@@ -146,9 +146,11 @@ class PanelsForTiles {
 };
 
 // Multiplies packed panels with tiles of tokens: pieces of panels are shared by the threads, and finished in place.
-// multiply(panel, tokens, out, out_stride) computes the sums of one panel and tile.
+// multiply(panel, count, tokens, out, out_stride) computes the sums of `count` neighbouring panels and a tile, 1 of
+// them or, where there are many tiles, up to `max_panels`, which with the largest tile make kMaxFewTokens at most.
 template <typename Multiply>
-void multiply_packed(const LinearCall& call, const TokenTiles& tiles, const Outputs& outputs, Multiply multiply) {
+void multiply_packed(const LinearCall& call, const TokenTiles& tiles, const Outputs& outputs, int64_t max_panels,
+                     Multiply multiply) {
   // A piece of the weights stays in a thread's second-level cache.
   constexpr int64_t kPieceBytes = 512 << 10;
   constexpr int64_t kMaxPiecePanels = 16;
@@ -171,7 +173,7 @@ void multiply_packed(const LinearCall& call, const TokenTiles& tiles, const Outp
       for (int part = 0; part < outputs.num_parts(); ++part) {
         float* out = y != nullptr ? y : sums[part];
         for (int64_t p = range.begin; p < range.end; ++p) {
-          multiply(panels.panel(outputs.weight_panel(p, part), tokens), tokens, out, stride);
+          multiply(panels.panel(outputs.weight_panel(p, part), tokens), 1, tokens, out, stride);
           out += kPanelLanes;
         }
       }
@@ -180,23 +182,26 @@ void multiply_packed(const LinearCall& call, const TokenTiles& tiles, const Outp
       }
       return;
     }
-    const auto multiply_panel = [&](const TokenTile& tokens, int64_t p) {
-      if (float* y = outputs.direct(tokens.first_token, p, p + 1)) {
-        multiply(panels.panel(p, tokens), tokens, y, outputs.y_stride());
+    const auto multiply_panels = [&](const TokenTile& tokens, int64_t p, int64_t count) {
+      if (float* y = outputs.direct(tokens.first_token, p, p + count)) {
+        multiply(panels.panel(p, tokens), count, tokens, y, outputs.y_stride());
         return;
       }
+      const int64_t stride = count * kPanelLanes;
       for (int part = 0; part < outputs.num_parts(); ++part) {
-        multiply(panels.panel(outputs.weight_panel(p, part), tokens), tokens, sums[part], kPanelLanes);
+        multiply(panels.panel(outputs.weight_panel(p, part), tokens), count, tokens, sums[part], stride);
       }
-      outputs.finish(tokens.first_token, tokens.num_tokens, p, p + 1, sums[0], sums[1], kPanelLanes);
+      outputs.finish(tokens.first_token, tokens.num_tokens, p, p + count, sums[0], sums[1], stride);
     };
     if (is_few) {
       for (int64_t p = range.begin; p < range.end; ++p) {
-        for (int64_t i = 0; i < tiles.count; ++i) multiply_panel(tiles.tiles[i], p);
+        for (int64_t i = 0; i < tiles.count; ++i) multiply_panels(tiles.tiles[i], p, 1);
       }
     } else {
       for (int64_t i = 0; i < tiles.count; ++i) {
-        for (int64_t p = range.begin; p < range.end; ++p) multiply_panel(tiles.tiles[i], p);
+        for (int64_t p = range.begin; p < range.end; p += max_panels) {
+          multiply_panels(tiles.tiles[i], p, std::min(max_panels, range.end - p));
+        }
       }
     }
   });

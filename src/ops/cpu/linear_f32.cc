@@ -146,11 +146,12 @@ void run(const LinearCall& call, const F32Kernels& kernels, Order order) {
   const float* x = is_as_it_is ? call.x.data<float>() : lay_out(call, kernels, order, tiles);
   const Outputs outputs(call, kernels.finish);
   if (is_few) {
-    multiply_packed(
-        call, tiles, outputs, [&](const PackedPanels& panel, const TokenTile& tokens, float* out, int64_t out_stride) {
-          const ProductMode mode(order);
-          kernel.multiply_few[tokens.num_tokens](panel, x + tokens.first_token * call.weight.k, out, out_stride);
-        });
+    multiply_packed(call, tiles, outputs, 1,
+                    [&](const PackedPanels& panel, int64_t, const TokenTile& tokens, float* out, int64_t out_stride) {
+                      const ProductMode mode(order);
+                      kernel.multiply_few[tokens.num_tokens](panel, x + tokens.first_token * call.weight.k, out,
+                                                             out_stride);
+                    });
   } else {
     multiply_tiles(call, kernels, kernel, order, tiles, x, outputs);
   }

@@ -101,8 +101,8 @@ void run_linear_int8(const LinearCall& call, const Int8Kernels& kernels) {
   const Activations activations = quantize(call, kernels, tiles);
   const Outputs outputs(call, kernels.finish);
   if (is_packed) {
-    multiply_packed(call, tiles, outputs,
-                    [&](const PackedPanels& panel, const TokenTile& tokens, float* out, int64_t out_stride) {
+    multiply_packed(call, tiles, outputs, 1,
+                    [&](const PackedPanels& panel, int64_t, const TokenTile& tokens, float* out, int64_t out_stride) {
                       kernel.multiply_few[tokens.num_tokens](panel, activations.tile(tokens), out, out_stride);
                     });
   } else {
