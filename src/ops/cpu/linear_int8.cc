@@ -14,6 +14,8 @@ namespace {
 
 // Where a format has kernels of both kinds: up to so many tokens are multiplied with packed weights.
 constexpr int64_t kFewTokens = 32;
+// From here on two packed panels are taken at once, where there are kernels for it.
+constexpr int64_t kManyTokens = 100;
 // Of a piece of work, where they are unpacked.
 constexpr int64_t kMaxUnpackedPanels = 16;
 
@@ -96,15 +98,20 @@ void run_linear_int8(const LinearCall& call, const Int8Kernels& kernels) {
   // Half bytes are unpacked so quickly that multiplying them packed is best for any number of tokens.
   const bool is_packed_best = num_tokens <= kFewTokens || panel_format(call.weight.format).code_bits == 4;
   const bool is_packed = kernel.multiply_tile[1] == nullptr || (is_packed_best && kernel.multiply_few[1] != nullptr);
-  const TokenTiles tiles = is_packed ? make_token_tiles(call.scratch, num_tokens, kernel.multiply_few)
-                                     : make_token_tiles(call.scratch, num_tokens, kernel.multiply_tile);
+  const bool takes_two = is_packed && kernel.multiply_two[1] != nullptr && num_tokens >= kManyTokens;
+  const TokenTiles tiles = takes_two   ? make_token_tiles(call.scratch, num_tokens, kernel.multiply_two)
+                           : is_packed ? make_token_tiles(call.scratch, num_tokens, kernel.multiply_few)
+                                       : make_token_tiles(call.scratch, num_tokens, kernel.multiply_tile);
   const Activations activations = quantize(call, kernels, tiles);
   const Outputs outputs(call, kernels.finish);
   if (is_packed) {
-    multiply_packed(call, tiles, outputs, 1,
-                    [&](const PackedPanels& panel, int64_t, const TokenTile& tokens, float* out, int64_t out_stride) {
-                      kernel.multiply_few[tokens.num_tokens](panel, activations.tile(tokens), out, out_stride);
-                    });
+    multiply_packed(
+        call, tiles, outputs, takes_two ? 2 : 1,
+        [&](const PackedPanels& panel, int64_t count, const TokenTile& tokens, float* out, int64_t out_stride) {
+          const auto multiply =
+              count == 2 ? kernel.multiply_two[tokens.num_tokens] : kernel.multiply_few[tokens.num_tokens];
+          multiply(panel, activations.tile(tokens), out, out_stride);
+        });
   } else {
     multiply_unpacked(call, kernel, tiles, activations, outputs);
   }

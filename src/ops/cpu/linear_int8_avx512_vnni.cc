@@ -7,6 +7,7 @@ namespace quire::cpu {
 template <int... kSizes>
 using Sizes = std::integer_sequence<int, kSizes...>;
 
-const Int8Kernels kAvx512VnniInt8Kernels = Int8Impl<Avx512Codes>::make_kernels<Sizes<1, 2, 4, 8, 12>, Sizes<>>();
+const Int8Kernels kAvx512VnniInt8Kernels =
+    Int8Impl<Avx512Codes>::make_kernels<Sizes<1, 2, 4, 6, 8, 12>, Sizes<>, Sizes<1, 2, 4, 6>>();
 
 }  // namespace quire::cpu

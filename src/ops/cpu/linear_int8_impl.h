@@ -6,7 +6,7 @@
 // multiplier: of 8 dot products, a conversion, a product and a fused multiply-add (two with minima) for every 512
 // weights and token, the former 8 count as work. It takes two panels where registers allow, since a load that
 // broadcasts an activation costs as much as the dot product it serves. VNNI needs no such kernel: it multiplies packed
-// panels for any number of tokens.
+// panels for any number of tokens, two at once where codes are bytes already.
 #pragma once
 
 #include <cstdint>
@@ -81,12 +81,14 @@ struct Int8Impl {
     static constexpr int kGroupsPerTile = Panel::kGroupsPerTile;
     static constexpr int kVectorsPerGroup = kPanel.group_size / 4;
 
-    template <int kTokens>
+    // Of kPanels neighbouring panels.
+    template <int kPanels, int kTokens>
     static void multiply_few(const PackedPanels& panel, const Int8Tile& x, float* out, int64_t out_stride) {
       const int64_t num_tiles = panel.k / kTileK;
       const uint8_t* tile = panel.codes;
-      Vec acc[kTokens];
-      unroll<kTokens>([&](auto t) __attribute__((always_inline)) { acc[t] = Lanes::set(0.0f); });
+      constexpr int kSums = kPanels * kTokens;
+      Vec acc[kSums];
+      unroll<kSums>([&](auto i) __attribute__((always_inline)) { acc[i] = Lanes::set(0.0f); });
       const uint8_t* ahead = panel.ahead;
       for (int64_t tile_index = 0; tile_index < num_tiles; ++tile_index) {
         for (const uint8_t* end = ahead + panel.ahead_step; ahead != end; ahead += 64) Lanes::prefetch(ahead);
@@ -96,23 +98,28 @@ struct Int8Impl {
         unroll<kGroupsPerTile>([&](auto g) __attribute__((always_inline)) {
           constexpr int kFirstVector = decltype(g)::value * kVectorsPerGroup;
           const int64_t group = tile_index * kGroupsPerTile + decltype(g)::value;
-          Vec scale;
-          Vec min;
-          Panel::scale_and_min(block, Panel::first_group(tile_index) + decltype(g)::value, scale, min);
-          add_group<kTokens, Dot, kVectorsPerGroup>(
-              [&](auto i) __attribute__((always_inline)) {
-                return Panel::template codes<kFirstVector + decltype(i)::value>(tile);
+          Vec scale[kPanels];
+          Vec min[kPanels];
+          unroll<kPanels>([&](auto p) __attribute__((always_inline)) {
+            Panel::scale_and_min(block + p * panel.scales_stride, Panel::first_group(tile_index) + decltype(g)::value,
+                                 scale[p], min[p]);
+          });
+          add_group<kPanels, kTokens, Dot, kVectorsPerGroup>(
+              [&](auto i, auto p) __attribute__((always_inline)) {
+                return Panel::template codes<kFirstVector + decltype(i)::value>(tile + p * panel.codes_stride);
               },
               activations + 4 * kTokens * kFirstVector, x.biases + group * kTokens, d, acc, scale);
           if constexpr (kPanel.has_min()) {
-            unroll<kTokens>([&](auto t) __attribute__((always_inline)) {
-              acc[t] = Lanes::fma(min, Lanes::set(x.sums[group * kTokens + t]), acc[t]);
+            unroll<kSums>([&](auto i) __attribute__((always_inline)) {
+              acc[i] = Lanes::fma(min[i / kTokens], Lanes::set(x.sums[group * kTokens + i % kTokens]), acc[i]);
             });
           }
         });
         tile += kPanel.tile_bytes();
       }
-      unroll<kTokens>([&](auto t) __attribute__((always_inline)) { Lanes::store(out + t * out_stride, acc[t]); });
+      unroll<kSums>([&](auto i) __attribute__((always_inline)) {
+        Lanes::store(out + i % kTokens * out_stride + i / kTokens * kPanelLanes, acc[i]);
+      });
     }
 
     // Codes as they are, or less the offset.
@@ -140,24 +147,30 @@ struct Int8Impl {
     }
   };
 
-  // acc[token] += the products of one group for kTokens tokens. weights(i) are the codes of vector i; d the tokens' own
-  // scales.
-  template <int kTokens, typename Dot, int kVectors, typename Weights>
+  // acc[panel * kTokens + token] += the products of one group. weights(i, p) are the codes of vector i of panel p,
+  // scale[p] its scales; d the tokens' own scales.
+  template <int kPanels, int kTokens, typename Dot, int kVectors, typename Weights>
   [[gnu::always_inline]] static void add_group(Weights weights, const int8_t* activations, const int32_t* biases,
-                                               const float* d, Vec* acc, const Vec& scale) {
+                                               const float* d, Vec* acc, const Vec* scale) {
     [&]<int... kSums>(std::integer_sequence<int, kSums...>) __attribute__((always_inline)) {
-      Dot dots[kTokens] = {Dot(biases[kSums])...};
+      Dot dots[sizeof...(kSums)] = {Dot(biases[kSums % kTokens])...};
       unroll<kVectors>([&](auto i) __attribute__((always_inline)) {
-        const Bytes codes = weights(i);
-        unroll<kTokens>([&](auto t) __attribute__((always_inline)) {
-          dots[t].template add<decltype(i)::value>(codes, activations + 4 * (i * kTokens + t));
-        });
+        [&]<int... kIndices>(std::integer_sequence<int, kIndices...>) __attribute__((always_inline)) {
+          const Bytes codes[kPanels] = {weights(i, std::integral_constant<int, kIndices>{})...};
+          unroll<kTokens>([&](auto t) __attribute__((always_inline)) {
+            unroll<kPanels>([&](auto p) __attribute__((always_inline)) {
+              dots[p * kTokens + t].template add<decltype(i)::value>(codes[p], activations + 4 * (i * kTokens + t));
+            });
+          });
+        }
+        (std::make_integer_sequence<int, kPanels>{});
       });
-      unroll<kTokens>([&](auto t) __attribute__((always_inline)) {
-        acc[t] = Lanes::fma(dots[t].template finish<kVectors>(), Lanes::mul(scale, Lanes::set(d[t])), acc[t]);
+      unroll<kPanels * kTokens>([&](auto s) __attribute__((always_inline)) {
+        acc[s] = Lanes::fma(dots[s].template finish<kVectors>(),
+                            Lanes::mul(scale[s / kTokens], Lanes::set(d[s % kTokens])), acc[s]);
       });
     }
-    (std::make_integer_sequence<int, kTokens>{});
+    (std::make_integer_sequence<int, kPanels * kTokens>{});
   }
 
   // Codes unpacked: what is left of a format is its group size, whether it has minima, and how large codes may be.
@@ -170,10 +183,12 @@ struct Int8Impl {
     unroll<kTokens>([&](auto t) __attribute__((always_inline)) { acc[t] = Lanes::set(0.0f); });
     const int64_t num_groups = k / kGroupSize;
     for (int64_t group = 0; group < num_groups; ++group) {
-      add_group<kTokens, Dot, kVectors>(
-          [&](auto i) __attribute__((always_inline)) { return Codes::load(panel.codes + (group * kVectors + i) * 64); },
+      const Vec scale = Lanes::load(panel.scales + group * kPanelLanes);
+      add_group<1, kTokens, Dot, kVectors>(
+          [&](auto i, auto)
+              __attribute__((always_inline)) { return Codes::load(panel.codes + (group * kVectors + i) * 64); },
           x.codes + group * 4 * kTokens * kVectors, x.biases + group * kTokens,
-          x.scales + group / kGroupsPerTile * kTokens, acc, Lanes::load(panel.scales + group * kPanelLanes));
+          x.scales + group / kGroupsPerTile * kTokens, acc, &scale);
       if constexpr (kHasMin) {
         const Vec min = Lanes::load(panel.mins + group * kPanelLanes);
         unroll<kTokens>([&](auto t) __attribute__((always_inline)) {
@@ -187,11 +202,15 @@ struct Int8Impl {
   template <int... kSizes>
   using Sizes = std::integer_sequence<int, kSizes...>;
 
-  template <FormatId kFormat, int... kFew, int... kTiles>
-  static constexpr Int8Kernels::Format make_format(Sizes<kFew...>, Sizes<kTiles...>) {
+  template <FormatId kFormat, int... kFew, int... kTwo, int... kTiles>
+  static constexpr Int8Kernels::Format make_format(Sizes<kFew...>, Sizes<kTwo...>, Sizes<kTiles...>) {
     using K = Kernel<kFormat>;
     Int8Kernels::Format format{};
-    ((format.multiply_few[kFew] = K::template multiply_few<kFew>), ...);
+    ((format.multiply_few[kFew] = K::template multiply_few<1, kFew>), ...);
+    // Where codes must be unpacked, half as many tokens share that work, and nothing is won.
+    if constexpr (K::kPanel.code_bits == 8) {
+      ((format.multiply_two[kTwo] = K::template multiply_few<2, kTwo>), ...);
+    }
     if constexpr (sizeof...(kTiles) > 0) {
       constexpr int kMax = Codes::code_class(K::Panel::kMaxCode);
       format.unpack = K::template unpack<>;
@@ -200,14 +219,14 @@ struct Int8Impl {
     return format;
   }
 
-  // The numbers of tokens that kernels of packed and of unpacked weights are made for.
-  template <typename Few, typename Tiles>
+  // The numbers of tokens that kernels of packed and of unpacked weights are made for, and those of two packed panels.
+  template <typename Few, typename Tiles, typename Two = Sizes<>>
   static constexpr Int8Kernels make_kernels() {
     Int8Kernels kernels{};
     kernels.finish = LinearFinish<Lanes>::finish;
     kernels.quantize = quantize<>;
     const auto add = [&kernels]<FormatId... kFormats>(FormatList<kFormats...>) {
-      ((kernels.formats[static_cast<int>(kFormats)] = make_format<kFormats>(Few{}, Tiles{})), ...);
+      ((kernels.formats[static_cast<int>(kFormats)] = make_format<kFormats>(Few{}, Two{}, Tiles{})), ...);
     };
     add(AllInt8Formats{});
     return kernels;

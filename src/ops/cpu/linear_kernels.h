@@ -92,6 +92,9 @@ struct Int8Kernels {
     // Straight from packed weights, of one panel: out[t * out_stride + lane].
     void (*multiply_few[kMaxFewTokens + 1])(const PackedPanels& panel, const Int8Tile& x, float* out,
                                             int64_t out_stride);
+    // The same of a panel and the next, whose sums are stored from lane 16 on; where it is, multiply_few is too.
+    void (*multiply_two[kMaxTileTokens + 1])(const PackedPanels& panel, const Int8Tile& x, float* out,
+                                             int64_t out_stride);
     void (*unpack)(const PackedPanels& panel, const UnpackedPanel& out);
     void (*multiply_tile[kMaxTileTokens + 1])(const UnpackedPanel& panel, int64_t k, const Int8Tile& x, float* out,
                                               int64_t out_stride);

@@ -203,13 +203,14 @@ TEST_F(LinearTest, BiasResidualAndStrides) {
 // Tiles of tokens and panels, their edges, and more tokens than one block or slice takes.
 TEST_F(LinearTest, EdgesOfTiles) {
   uint64_t seed = 2000;
-  for (const FormatId format : {FormatId::kQ4_K, FormatId::kQ5_0, FormatId::kBF16}) {
+  for (const FormatId format : {FormatId::kQ4_K, FormatId::kQ5_0, FormatId::kQ8_0, FormatId::kBF16}) {
     for (const Compute compute : {Compute::kAuto, Compute::kF32}) {
       for (int64_t num_tokens = 1; num_tokens <= 26; ++num_tokens) {
         judge({format, num_tokens, num_tokens == 12 ? 289 : 15 + num_tokens % 3, 256, compute}, seed++);
       }
       for (const int64_t num_tokens : {31, 32, 33, 45}) judge({format, num_tokens, 33, 256, compute}, seed++);
       judge({format, 253, 17, 1280, compute}, seed++);
+      judge({format, 211, 40, 256, compute}, seed++);  // an odd number of panels
     }
   }
 }
@@ -313,7 +314,7 @@ TEST_F(LinearTest, FusedCallsEqualTheirParts) {
   OpContext context{scratch_};
   for (const QuantFormat& quant : kQuantFormats) {
     for (const Compute compute : {Compute::kAuto, Compute::kF32}) {
-      for (const int64_t num_tokens : {1, 2, 13, 41}) {
+      for (const int64_t num_tokens : {1, 2, 13, 41, 203}) {
         const Case c{quant.id, num_tokens, 96, 256, compute, seed % 2 == 0};
         SCOPED_TRACE(c.text());
         Inputs inputs = make_inputs(c, seed++);
