@@ -2,7 +2,8 @@
 // copy and a large matrix product. Data is random; weights and KV memory rotate through sets larger than the L2 cache;
 // times are medians of graph replays. Prints a table.
 //
-//   cuda_ops_bench [ceilings] [linear] [few_tokens] [integers] [attention] [elementwise]      (all where none is named)
+//   cuda_ops_bench [ceilings] [linear] [few_tokens] [integers] [attention] [prefill] [elementwise]      (all where none
+//   is named)
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -166,24 +167,37 @@ class Bench {
     }
   }
 
-  void attention() {
+  void attention(bool takes_decode) {
     struct Case {
       const char* name;
       int num_sequences;
       int num_queries;
       int length;
+      int head_dim = 128;
     };
-    const Case cases[] = {
-        {"decode b256 x 1k", 256, 1, 1024}, {"decode b64 x 4k", 64, 1, 4096},   {"decode b64 x 1k", 64, 1, 1024},
-        {"decode b16 x 4k", 16, 1, 4096},   {"decode b1 x 4k", 1, 1, 4096},     {"decode b1 x 32k", 1, 1, 32768},
-        {"decode b1 x 1k", 1, 1, 1024},     {"decode b256 x 1k", 256, 1, 1024}, {"prefill 8 x 2k", 8, 2048, 2048},
-        {"prefill 1 x 2k", 1, 2048, 2048},  {"prefill 1 x 8k", 1, 8192, 8192},  {"prefill 1 x 16k", 1, 16384, 16384}};
+    const Case cases[] = {{"decode b256 x 1k", 256, 1, 1024},
+                          {"decode b64 x 4k", 64, 1, 4096},
+                          {"decode b64 x 1k", 64, 1, 1024},
+                          {"decode b16 x 4k", 16, 1, 4096},
+                          {"decode b1 x 4k", 1, 1, 4096},
+                          {"decode b1 x 32k", 1, 1, 32768},
+                          {"decode b1 x 1k", 1, 1, 1024},
+                          {"decode b256 x 1k", 256, 1, 1024},
+                          {"prefill 8 x 2k", 8, 2048, 2048},
+                          {"prefill 1 x 2k", 1, 2048, 2048},
+                          {"prefill 1 x 8k", 1, 8192, 8192},
+                          {"prefill 1 x 16k", 1, 16384, 16384},
+                          {"prefill 1 x 8k d64", 1, 8192, 8192, 64},
+                          {"prefill 1 x 8k d96", 1, 8192, 8192, 96},
+                          {"prefill 1 x 8k d256", 1, 8192, 8192, 256}};
     std::printf("\n%-20s %-18s %10s %9s %8s %7s\n", "attention 32/8 d128", "row", "us", "TB/s", "TFLOP/s", "limit");
     for (const Case& c : cases) {
+      if (c.num_queries == 1 && !takes_decode) continue;
       for (const KernelRow<cuda::AttentionCall>& row : cuda::attention_rows()) {
         if (row.name == "any_shape" && int64_t{c.num_sequences} * c.num_queries * c.length > (1 << 15)) continue;
         for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
-          attention_case(c.name, c.num_sequences, c.num_queries, c.length, row, dtype);
+          if (dtype == DType::kF8E4M3 && c.head_dim != 128) continue;
+          attention_case(c.name, c.num_sequences, c.num_queries, c.length, c.head_dim, row, dtype);
         }
       }
     }
@@ -314,15 +328,14 @@ class Bench {
     report_linear(name, first, num_tokens, "(best of cublaslt)", best);
   }
 
-  void attention_case(const char* name, int num_sequences, int num_queries, int length,
+  void attention_case(const char* name, int num_sequences, int num_queries, int length, int head_dim,
                       const KernelRow<cuda::AttentionCall>& row, DType cache_dtype) {
     constexpr int kHeads = 32;
     constexpr int kKvHeads = 8;
-    constexpr int kDim = 128;
     constexpr int kPageSize = 16;
     const int pages_per_sequence = (length + kPageSize - 1) / kPageSize;
     // K, V, and their scales where the cache is e4m3: a bf16 each for a token and head.
-    const int64_t code_bytes = int64_t{kKvHeads} * kPageSize * kDim * dtype_bytes(cache_dtype);
+    const int64_t code_bytes = int64_t{kKvHeads} * kPageSize * head_dim * dtype_bytes(cache_dtype);
     const int64_t scale_bytes = cache_dtype == DType::kF8E4M3 ? int64_t{kKvHeads} * kPageSize * 2 : 0;
     const int64_t page_bytes = 2 * (code_bytes + scale_bytes);
     const int64_t step_bytes = int64_t{num_sequences} * pages_per_sequence * page_bytes;
@@ -332,8 +345,8 @@ class Bench {
     // [page][layer][K or V][head][token][d]
     const DeviceBuffer pool = random_buffer(num_pages * page_bytes * num_layers / 2, 1);
     const int num_tokens = num_sequences * num_queries;
-    const DeviceBuffer q = random_buffer(int64_t{num_tokens} * kHeads * kDim, 1);
-    const DeviceBuffer out = ops_.allocate(int64_t{num_tokens} * kHeads * kDim * 2, "bench").value();
+    const DeviceBuffer q = random_buffer(int64_t{num_tokens} * kHeads * head_dim, 1);
+    const DeviceBuffer out = ops_.allocate(int64_t{num_tokens} * kHeads * head_dim * 2, "bench").value();
     std::vector<int32_t> starts(static_cast<size_t>(num_sequences) + 1);
     for (int s = 0; s <= num_sequences; ++s) starts[static_cast<size_t>(s)] = s * num_queries;
     const std::vector<int32_t> lengths(static_cast<size_t>(num_sequences), length);
@@ -355,7 +368,7 @@ class Bench {
     OpContext context{arena_, timer_.stream()};
     const std::unique_ptr<AttentionPlan> plan = ops_.create_attention_plan({.num_heads = kHeads,
                                                                             .num_kv_heads = kKvHeads,
-                                                                            .head_dim = kDim,
+                                                                            .head_dim = head_dim,
                                                                             .page_size = kPageSize,
                                                                             .window = 0,
                                                                             .max_num_tokens = num_tokens,
@@ -373,28 +386,28 @@ class Bench {
       kv.dtype = cache_dtype;
       kv.page_stride = page_bytes * num_layers / dtype_bytes(cache_dtype);
       kv.scale_page_stride = page_bytes * num_layers / 2;
-      kv.head_stride = kPageSize * kDim;
-      kv.token_stride = kDim;
+      kv.head_stride = kPageSize * head_dim;
+      kv.token_stride = head_dim;
       kv.num_pages = num_pages;
       kv.page_size = kPageSize;
       kv.num_kv_heads = kKvHeads;
-      kv.head_dim = kDim;
+      kv.head_dim = head_dim;
       return {.stream = timer_.stream(),
               .part = num_queries == 1 ? cuda::StepPart::kDecode : cuda::StepPart::kPrefill,
-              .out = TensorView(out.data(), DType::kBF16, {num_tokens, kHeads, kDim}),
-              .q = ConstTensorView(q.data(), DType::kBF16, {num_tokens, kHeads, kDim}),
+              .out = TensorView(out.data(), DType::kBF16, {num_tokens, kHeads, head_dim}),
+              .q = ConstTensorView(q.data(), DType::kBF16, {num_tokens, kHeads, head_dim}),
               .kv = kv,
               .batch = batch,
               .plan = static_cast<const cuda::CudaAttentionPlan&>(*plan),
-              .params = {.scale = 0.0883883f}};
+              .params = {.scale = 1.0f / std::sqrt(static_cast<float>(head_dim))}};
     };
     if (!row.accepts(call_of(0))) return;
     const Timing timing = timer_.time(std::max(num_layers, 2), [&](int i) { row.launch(call_of(i)); });
     const std::string label = std::string(row.name) + (scale_bytes > 0 ? ", f8" : "");
-    const double bytes = static_cast<double>(step_bytes) + 4.0 * num_tokens * kHeads * kDim;
+    const double bytes = static_cast<double>(step_bytes) + 4.0 * num_tokens * kHeads * head_dim;
     double pairs = 0;
     for (int i = 0; i < num_queries; ++i) pairs += length - num_queries + i + 1;
-    const double flops = 4.0 * pairs * num_sequences * kHeads * kDim;
+    const double flops = 4.0 * pairs * num_sequences * kHeads * head_dim;
     const double floor_us = std::max(bytes / ceilings_.copy_bytes_per_us, flops / ceilings_.flops_per_us);
     std::printf("%-20s %-18s %10.2f %9.3f %8.1f %6.1f%%\n", name, label.c_str(), timing.median_us,
                 bytes / timing.median_us * 1e-6, flops / timing.median_us * 1e-6, 100 * floor_us / timing.median_us);
@@ -437,7 +450,11 @@ int main(int argc, char** argv) {
     return std::find(argv + 1, argv + argc, name) != argv + argc;
   };
   if (wants("ceilings")) bench.ceilings();
-  if (wants("attention")) bench.attention();
+  if (wants("attention")) {
+    bench.attention(true);
+  } else if (wants("prefill")) {
+    bench.attention(false);
+  }
   if (wants("elementwise")) bench.elementwise();
   if (argc > 1 && wants("few_tokens")) bench.few_tokens();
   if (argc > 1 && wants("integers")) bench.integers();

@@ -24,10 +24,12 @@ struct alignas(16) DecodeItem {
   int32_t unused[2];
 };
 
-// A prefill block's work: queries [first_query, first_query + tile) of a sequence.
-struct alignas(8) PrefillItem {
+// A prefill block's work: a tile of a sequence's queries.
+struct alignas(16) PrefillItem {
   int32_t sequence;
-  int32_t first_query;
+  int32_t first_token;  // row of q
+  int32_t num_rows;
+  int32_t first_position;  // of the first query
 };
 
 constexpr int kDecodeChunk = 512;       // keys: the least
@@ -83,5 +85,7 @@ bool accepts_decode_split_kv(const AttentionCall& call);
 void attention_decode_split_kv(const AttentionCall& call);
 bool accepts_prefill_wgmma(const AttentionCall& call);
 void attention_prefill_wgmma(const AttentionCall& call);
+// For the row above: head_dim 128 over a cache of the queries' dtype.
+void attention_prefill_128(const AttentionCall& call);
 
 }  // namespace quire::cuda

@@ -312,40 +312,23 @@ bool accepts_decode_split_kv(const AttentionCall& call) {
 }
 
 void attention_decode_split_kv(const AttentionCall& call) {
-  const AttentionBatch& batch = call.batch;
   const CudaAttentionPlan& plan = call.plan;
   const AttentionGeometry& geometry = plan.geometry;
   const int64_t num_slots = int64_t{std::max(1, geometry.max_num_sequences)} * kMaxDecodeChunks * geometry.num_heads;
   float* partials = static_cast<float*>(plan.partials.data());
-  const float soft_cap = call.params.soft_cap;
-  const decode::Args args{.q = call.q.raw_data(),
-                          .q_token_stride = call.q.stride(0),
-                          .q_head_stride = call.q.stride(1),
-                          .out = call.out.raw_data(),
-                          .out_token_stride = call.out.stride(0),
-                          .out_head_stride = call.out.stride(1),
-                          .k = static_cast<const char*>(call.kv.k),
-                          .v = static_cast<const char*>(call.kv.v),
-                          .page_bytes = call.kv.page_stride * dtype_bytes(call.kv.dtype),
-                          .head_bytes = call.kv.head_stride * dtype_bytes(call.kv.dtype),
-                          .k_scales = static_cast<const uint16_t*>(call.kv.k_scales),
-                          .v_scales = static_cast<const uint16_t*>(call.kv.v_scales),
-                          .scale_page_stride = call.kv.scale_page_stride,
-                          .page_shift = std::countr_zero(static_cast<unsigned>(call.kv.page_size)),
-                          .num_kv_heads = call.kv.num_kv_heads,
-                          .group_size = static_cast<int>(call.q.size(1)) / call.kv.num_kv_heads,
-                          .num_heads = static_cast<int>(call.q.size(1)),
-                          .items = static_cast<const DecodeItem*>(plan.decode_items.data()),
-                          .num_units = 0,
-                          .is_shared = false,
-                          .page_table = batch.page_table.data<int32_t>(),
-                          .page_table_stride = batch.page_table.stride(0),
-                          .scale = soft_cap > 0 ? call.params.scale / soft_cap : call.params.scale * decode::kLog2e,
-                          .soft_cap = soft_cap,
-                          .window = call.params.window,
-                          .partial_sums = partials,
-                          .partial_stats = partials + num_slots * geometry.head_dim,
-                          .counters = static_cast<int32_t*>(plan.counters.data())};
+  decode::Args args(call);
+  args.k = static_cast<const char*>(call.kv.k);
+  args.v = static_cast<const char*>(call.kv.v);
+  args.page_bytes = call.kv.page_stride * dtype_bytes(call.kv.dtype);
+  args.head_bytes = call.kv.head_stride * dtype_bytes(call.kv.dtype);
+  args.page_shift = std::countr_zero(static_cast<unsigned>(call.kv.page_size));
+  args.group_size = args.num_heads / call.kv.num_kv_heads;
+  args.items = static_cast<const DecodeItem*>(plan.decode_items.data());
+  args.num_units = 0;
+  args.is_shared = false;
+  args.partial_sums = partials;
+  args.partial_stats = partials + num_slots * geometry.head_dim;
+  args.counters = static_cast<int32_t*>(plan.counters.data());
   if (call.q.dtype() == DType::kBF16) return decode::launch_any<bf16>(call, args);
   return decode::launch_any<f16>(call, args);
 }

@@ -4,7 +4,7 @@
 
 #include <type_traits>
 
-#include "ops/cuda/attention.h"
+#include "ops/cuda/attention_args.cuh"
 #include "ops/cuda/device_dtype.cuh"
 #include "ops/cuda/launch.cuh"
 
@@ -17,39 +17,21 @@ constexpr int kKeys = 16;               // a tile: they stand in one page
 constexpr int kHeads = 8;               // columns of a product: at most so many query heads a KV head
 constexpr int kBoxBytes = kKeys * 128;  // 128 bytes of each key, in 16-byte parts that are swizzled
 constexpr int kRingBytes = 24 * 1024;   // a warp: twice what covers the latency of memory at full speed
-constexpr float kLog2e = 1.4426950408889634f;
-// Weights times scales of V are f16: times 256, those of usual models lie far from its smallest numbers.
-constexpr float kValueBoost = 256.0f;
-constexpr float kLargestF16 = 65504.0f;
 
 struct F8 {};  // the cache holds e4m3
 
-struct Args {
-  const void* q;
-  int64_t q_token_stride;
-  int64_t q_head_stride;
-  void* out;
-  int64_t out_token_stride;
-  int64_t out_head_stride;
+struct Args : AttentionArgs {
+  using AttentionArgs::AttentionArgs;
+
   const char* k;
   const char* v;
   int64_t page_bytes;  // between pages, and between heads
   int64_t head_bytes;
-  const uint16_t* k_scales;  // bf16, of an e4m3 cache
-  const uint16_t* v_scales;
-  int64_t scale_page_stride;
   int page_shift;  // log2 of the page size
-  int num_kv_heads;
   int group_size;  // query heads a KV head
-  int num_heads;
   const DecodeItem* items;
   int num_units;
   bool is_shared;  // all warps of a block a unit
-  const int32_t* page_table;
-  int64_t page_table_stride;
-  float scale;  // times log2(e), unless there is a soft cap
-  float soft_cap;
-  int window;
   float* partial_sums;
   float* partial_stats;
   int32_t* counters;

@@ -80,7 +80,12 @@ void plan_attention(cudaStream_t stream, CudaAttentionPlan& plan, const Attentio
       ++plan.num_decode_sequences;
     } else if (num_queries > 1) {
       ++plan.num_prefill_sequences;
-      for (int query = 0; query < num_queries; query += kPrefillTileRows) prefill_items[num_prefill++] = {s, query};
+      for (int query = 0; query < num_queries; query += kPrefillTileRows) {
+        prefill_items[num_prefill++] = {.sequence = s,
+                                        .first_token = batch.host_query_starts[i] + query,
+                                        .num_rows = std::min(kPrefillTileRows, num_queries - query),
+                                        .first_position = batch.host_context_lengths[i] - num_queries + query};
+      }
     }
   }
   // Whole chunks first, then what is left over: warps take them in turn, and each gets its share of both.
@@ -109,14 +114,9 @@ void plan_attention(cudaStream_t stream, CudaAttentionPlan& plan, const Attentio
     }
   }
   // Tiles that see most keys first: the short ones fill the gaps at the end.
-  const auto keys_of = [&](const PrefillItem& item) {
-    const size_t i = static_cast<size_t>(item.sequence);
-    return batch.host_context_lengths[i] - batch.host_query_starts[i + 1] + batch.host_query_starts[i] +
-           item.first_query;
-  };
   const std::span<PrefillItem> prefill(prefill_items, static_cast<size_t>(num_prefill));
   std::stable_sort(prefill.begin(), prefill.end(),
-                   [&](const PrefillItem& a, const PrefillItem& b) { return keys_of(a) > keys_of(b); });
+                   [](const PrefillItem& a, const PrefillItem& b) { return a.first_position > b.first_position; });
   const int num_padded = num_decode > 0 ? padded_count(num_decode) : 0;
   std::fill(decode_items + num_decode, decode_items + num_padded, DecodeItem{});
   plan.num_decode_items = num_padded;

@@ -1,0 +1,314 @@
+// Prefill attention's consumers: a warpgroup of 64 queries each: see attention_prefill.cu. Included by it alone.
+#pragma once
+
+#include "ops/cuda/attention_prefill_tiles.cuh"
+
+namespace quire::cuda::prefill {
+
+__device__ __forceinline__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Thread `lane` of warp w has rows 16 w + lane / 4 (i % 4 < 2) and 8 more; element i is column 8 (i / 4) + 2 (lane % 4)
+// + i % 2.
+struct Softmax {
+  float largest[2] = {-INFINITY, -INFINITY};  // scaled, base 2
+  float weight[2] = {0, 0};                   // of the thread's own columns
+  float correction[2] = {1, 1};
+};
+
+struct Mask {
+  int first_key;  // of the tile
+  int position;   // of the thread's first row
+  int window;
+  bool is_needed;
+};
+
+// Each score, or weight, times its key's factor; `factors` are those of the thread's columns.
+template <int N>
+__device__ __forceinline__ void multiply_columns(float (&values)[N], const float* factors) {
+#pragma unroll
+  for (int i = 0; i < N / 8; ++i) {
+    const float4 x = reinterpret_cast<const float4*>(factors)[i];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      values[8 * i + 2 * r] *= x.x;
+      values[8 * i + 2 * r + 1] *= x.y;
+      values[8 * i + 4 + 2 * r] *= x.z;
+      values[8 * i + 4 + 2 * r + 1] *= x.w;
+    }
+  }
+}
+
+// Scores become weights; the correction is what sums so far are to be multiplied by.
+template <int N>
+__device__ __forceinline__ void soften(float (&scores)[N], Softmax& state, const Mask& mask, float scale,
+                                       float soft_cap, int t) {
+  if (soft_cap > 0) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) scores[i] = soft_cap * tanhf(scores[i] * scale);
+    scale = kLog2e;
+  }
+  if (mask.is_needed) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const int key = mask.first_key + i / 4 * 8 + 2 * t + i % 2;
+      const int position = mask.position + i % 4 / 2 * 8;
+      if (key > position || (mask.window > 0 && key <= position - mask.window)) scores[i] = -INFINITY;
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    float largest = scores[2 * r];
+#pragma unroll
+    for (int i = 0; i < N / 4; ++i) largest = fmaxf(largest, fmaxf(scores[4 * i + 2 * r], scores[4 * i + 2 * r + 1]));
+    largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
+    largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+    largest = fmaxf(state.largest[r], largest * scale);
+    const float base = largest == -INFINITY ? 0.0f : largest;
+    state.correction[r] = exp2_fast(state.largest[r] - base);
+    state.largest[r] = largest;
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < N / 4; ++i) {
+      float& first = scores[4 * i + 2 * r];
+      float& second = scores[4 * i + 2 * r + 1];
+      first = exp2_fast(fmaf(first, scale, -base));
+      second = exp2_fast(fmaf(second, scale, -base));
+      sum += first + second;
+    }
+    state.weight[r] = state.weight[r] * state.correction[r] + sum;
+  }
+}
+
+// Lane t of four has word t of each of four columns; then it has the four words of column t.
+__device__ __forceinline__ uint4 transpose_in_four(uint32_t (&x)[4], int t) {
+  const bool is_odd = t % 2 != 0;
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    const uint32_t other = __shfl_xor_sync(0xffffffffu, is_odd ? x[i] : x[i + 1], 1);
+    (is_odd ? x[i] : x[i + 1]) = other;
+  }
+  const bool is_high = t >= 2;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t other = __shfl_xor_sync(0xffffffffu, is_high ? x[i] : x[i + 2], 2);
+    (is_high ? x[i] : x[i + 2]) = other;
+  }
+  return {x[0], x[1], x[2], x[3]};
+}
+
+// T is the dtype of queries and outputs; products are of f16 where the cache is e4m3.
+template <typename T, int D, bool IsF8>
+struct Consumer {
+  using S = Shape<D, IsF8>;
+  using P = std::conditional_t<IsF8, f16, T>;
+  static constexpr int kScores = S::kKeys / 2;        // a thread
+  static constexpr int kColumns = D < 128 ? D : 128;  // of D, that one product adds to
+  static constexpr int kParts = D / kColumns;
+
+  const Args& args;
+  const Shared<S>& shared;
+  Control<S>& control;
+  int consumer;
+  int thread;
+  int lane;
+  int row;  // the thread's first, of the tile
+  int q_turn = 0;
+
+  __device__ __forceinline__ void release(uint64_t* barrier) const {
+    __syncwarp();
+    if (lane == 0) barrier_arrive(barrier);
+  }
+
+  __device__ __forceinline__ Tile take_queries() const {
+    const int stage = q_turn % S::kQStages;
+    barrier_wait(&control.q_full[stage], static_cast<uint32_t>(q_turn / S::kQStages % 2));
+    const Tile tile = control.tiles[stage];
+    if constexpr (!std::is_same_v<P, T>) {
+      if (tile.num_rows > 0) {
+        // Each 16 bytes where they are: the swizzle stays.
+        constexpr int kChunks = kConsumerRows * 8;
+#pragma unroll
+        for (int i = 0; i < S::kSlabs * kChunks / 128; ++i) {
+          const int chunk = thread + 128 * i;
+          uint4* const at = reinterpret_cast<uint4*>(shared.q(stage) + chunk / kChunks * S::kQSlabBytes +
+                                                     consumer * kConsumerRows * kRowBytes) +
+                            chunk % kChunks;
+          const uint4 x = *at;
+          *at = {convert(x.x), convert(x.y), convert(x.z), convert(x.w)};
+        }
+        fence_async_proxy();
+        asm volatile("bar.sync %0, 128;" ::"r"(1 + consumer) : "memory");
+      }
+    }
+    return tile;
+  }
+  __device__ __forceinline__ static uint32_t convert(uint32_t pair) {
+    return pack_pair<P>(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+  }
+
+  __device__ __forceinline__ void multiply_keys(float (&scores)[kScores], int stage) const {
+    const uint32_t q_address =
+        shared_address(shared.q(q_turn % S::kQStages)) + static_cast<uint32_t>(consumer * kConsumerRows * kRowBytes);
+    const uint32_t k_address = shared_address(shared.k(stage));
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < D / 16; ++i) {
+      wgmma_shared<P>(
+          scores, matrix_descriptor(q_address + static_cast<uint32_t>(i / 4 * S::kQSlabBytes + i % 4 * 32), 16, 1024),
+          matrix_descriptor(k_address + static_cast<uint32_t>(i / 4 * S::kSlabBytes + i % 4 * 32), 16, 1024), i > 0);
+    }
+    wgmma_commit();
+  }
+  __device__ __forceinline__ void add_values(float (&sums)[kParts][kColumns / 2],
+                                             const uint32_t (&weights)[kScores / 2], int stage) const {
+    const uint32_t v_address = shared_address(shared.v(stage));
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < S::kKeys / 16; ++i) {
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        wgmma_registers<P>(sums[part], &weights[4 * i],
+                           matrix_descriptor(v_address + static_cast<uint32_t>(part * (kColumns / 64) * S::kSlabBytes +
+                                                                               i * 16 * kRowBytes),
+                                             S::kSlabBytes, 1024),
+                           true);
+      }
+    }
+    wgmma_commit();
+  }
+
+  __device__ __forceinline__ void soften_tile(float (&scores)[kScores], Softmax& state, const Tile& tile, int j,
+                                              const float* k_scales) const {
+    const int t = lane % 4;
+    if constexpr (IsF8) multiply_columns(scores, k_scales + t * S::kScaleStride);
+    const int first_position = tile.first_position + consumer * kConsumerRows;
+    const int last_position = first_position + kConsumerRows - 1;
+    const Mask mask{.first_key = j * S::kKeys,
+                    .position = tile.first_position + row,
+                    .window = args.window,
+                    .is_needed = (j + 1) * S::kKeys - 1 > first_position ||
+                                 (args.window > 0 && j * S::kKeys <= last_position - args.window)};
+    soften(scores, state, mask, args.scale, args.soft_cap, t);
+  }
+  __device__ __forceinline__ void pack_weights(uint32_t (&packed)[kScores / 2], float (&weights)[kScores],
+                                               int v_stage) const {
+    if constexpr (IsF8) {
+      barrier_wait(&control.v_full[v_stage % S::kVStages], static_cast<uint32_t>(v_stage / S::kVStages % 2));
+      multiply_columns(weights, shared.v_scales(v_stage % S::kVStages) + lane % 4 * S::kScaleStride);
+    }
+#pragma unroll
+    for (int i = 0; i < kScores / 2; ++i) packed[i] = pack_pair<P>(weights[2 * i], weights[2 * i + 1]);
+  }
+
+  __device__ __forceinline__ void store(const Tile& tile, const float (&sums)[kParts][kColumns / 2],
+                                        const float (&weights)[2]) const {
+    const int t = lane % 4;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float weight = weights[r];
+      weight += __shfl_xor_sync(0xffffffffu, weight, 1);
+      weight += __shfl_xor_sync(0xffffffffu, weight, 2);
+      const float inverse = weight == 0 ? 0.0f : (IsF8 ? 1.0f / kValueBoost : 1.0f) / weight;
+      const int out_row = row + 8 * r;
+      T* const out = static_cast<T*>(args.out) + (tile.first_token + out_row) * args.out_token_stride +
+                     tile.head * args.out_head_stride;
+#pragma unroll
+      for (int i = 0; i < D / 8; i += 4) {
+        uint32_t words[4];
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          const float(&part)[kColumns / 2] = sums[i / (kColumns / 8)];
+          const int first = 4 * ((i + k) % (kColumns / 8)) + 2 * r;
+          words[k] = pack_pair<T>(part[first] * inverse, part[first + 1] * inverse);
+        }
+        const uint4 whole = transpose_in_four(words, t);
+        if (out_row < tile.num_rows && 8 * (i + t) < args.head_dim) {
+          *reinterpret_cast<uint4*>(out + 8 * (i + t)) = whole;
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ void run() {
+    float scores[kScores];
+    float sums[kParts][kColumns / 2] = {};
+    uint32_t weights[kScores / 2];
+    Softmax state;
+    int step = 0;
+    Tile tile = take_queries();
+    int j = tile.begin;
+    barrier_wait(&control.k_full[0], 0);
+    multiply_keys(scores, 0);
+    wgmma_wait<0>();
+    hold(scores);
+    if (j + 1 == tile.end) release(&control.q_empty[0]);
+    if constexpr (!IsF8) release(&control.k_empty[0]);
+    soften_tile(scores, state, tile, j, shared.k_scales(0));
+    if constexpr (IsF8) release(&control.k_empty[0]);
+    pack_weights(weights, scores, 0);
+    // Each time round: the scores of one tile of keys, and the sums of the one before, which may be another unit's.
+    while (true) {
+      const bool is_new = j + 1 == tile.end;
+      const Tile last = tile;
+      if (is_new) {
+        ++q_turn;
+        tile = take_queries();
+        if (tile.num_rows == 0) {
+          tile = last;
+          break;
+        }
+        j = tile.begin;
+      } else {
+        ++j;
+      }
+      const int v_stage = step % S::kVStages;
+      const uint32_t v_parity = static_cast<uint32_t>(step / S::kVStages % 2);
+      ++step;
+      const int k_stage = step % S::kKStages;
+      barrier_wait(&control.k_full[k_stage], static_cast<uint32_t>(step / S::kKStages % 2));
+      multiply_keys(scores, k_stage);
+      if constexpr (!IsF8) barrier_wait(&control.v_full[v_stage], v_parity);
+      add_values(sums, weights, v_stage);
+      wgmma_wait<1>();
+      hold(scores);
+      if constexpr (!IsF8) release(&control.k_empty[k_stage]);
+      if (j + 1 == tile.end) release(&control.q_empty[q_turn % S::kQStages]);
+      const float last_weight[2] = {state.weight[0], state.weight[1]};
+      if (is_new) state = Softmax{};
+      soften_tile(scores, state, tile, j, shared.k_scales(k_stage));
+      if constexpr (IsF8) release(&control.k_empty[k_stage]);
+      wgmma_wait<0>();
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) hold(sums[part]);
+      release(&control.v_empty[v_stage]);
+      if (is_new) {
+        store(last, sums, last_weight);
+#pragma unroll
+        for (int part = 0; part < kParts; ++part) {
+#pragma unroll
+          for (int i = 0; i < kColumns / 2; ++i) sums[part][i] = 0;
+        }
+      } else if (__any_sync(0xffffffffu, state.correction[0] != 1.0f || state.correction[1] != 1.0f)) {
+#pragma unroll
+        for (int part = 0; part < kParts; ++part) {
+#pragma unroll
+          for (int i = 0; i < kColumns / 2; ++i) sums[part][i] *= state.correction[i % 4 / 2];
+        }
+      }
+      pack_weights(weights, scores, step);
+    }
+    const int v_stage = step % S::kVStages;
+    if constexpr (!IsF8) barrier_wait(&control.v_full[v_stage], static_cast<uint32_t>(step / S::kVStages % 2));
+    add_values(sums, weights, v_stage);
+    wgmma_wait<0>();
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) hold(sums[part]);
+    store(tile, sums, state.weight);
+  }
+};
+
+}  // namespace quire::cuda::prefill

@@ -1,0 +1,139 @@
+// Prefill attention's work and its shared memory: see attention_prefill.cu. Included by its parts alone.
+#pragma once
+
+#include "ops/cuda/attention_args.cuh"
+#include "ops/cuda/device_dtype.cuh"
+#include "ops/cuda/hopper.cuh"
+#include "ops/cuda/mma.cuh"
+
+namespace quire::cuda::prefill {
+
+constexpr int kBoxKeys = 16;  // keys of one copy: a page holds a whole number of them
+constexpr int kConsumers = 2;
+constexpr int kConsumerRows = 64;
+constexpr int kThreads = 128 * (1 + kConsumers);
+constexpr int kRowBytes = 128;  // 64 elements: a swizzled row
+
+// What one D takes. Matrices lie in slabs of 64 of the D elements, each row 128 bytes.
+template <int D, bool IsF8>
+struct Shape {
+  static constexpr int kKeys = D <= 128 ? 128 : 64;  // a tile
+  static constexpr int kSlabs = D / 64;
+  static constexpr int kBoxes = kKeys / kBoxKeys * kSlabs;
+  static constexpr int kQStages = D <= 128 ? 2 : 1;
+  static constexpr int kKStages = IsF8 ? 2 : 3;
+  static constexpr int kVStages = 2;
+  static constexpr int kQSlabBytes = kPrefillTileRows * kRowBytes;
+  static constexpr int kSlabBytes = kKeys * kRowBytes;
+  static constexpr int kQBytes = kSlabs * kQSlabBytes;
+  static constexpr int kTileBytes = kSlabs * kSlabBytes;
+  static constexpr int kCodeBytes = IsF8 ? kKeys * D : 0;  // of K, and as many of V
+  // Four lanes of a row of scores each find their keys' scales in a row.
+  static constexpr int kScaleStride = kKeys / 4 + 4;
+  static constexpr int kScaleBytes = IsF8 ? 4 * kScaleStride * 4 : 0;
+  static constexpr int kKOffset = kQStages * kQBytes;
+  static constexpr int kVOffset = kKOffset + kKStages * kTileBytes;
+  static constexpr int kCodeOffset = kVOffset + kVStages * kTileBytes;
+  static constexpr int kScaleOffset = kCodeOffset + 2 * kCodeBytes;
+  static constexpr int kControlOffset = kScaleOffset + (kKStages + kVStages) * kScaleBytes;
+};
+
+struct Args : AttentionArgs {
+  using AttentionArgs::AttentionArgs;
+
+  int head_dim;
+  int page_size;
+  const PrefillItem* items;
+  int num_units;  // items times heads
+};
+
+// A unit of work: the queries of one item and head, and the keys that they see.
+struct Tile {
+  int sequence;
+  int head;
+  int first_token;     // row of q
+  int num_rows;        // none: there are no more tiles
+  int first_position;  // of the first query
+  int first_key;       // the first that any query sees
+  int last_key;
+  int begin;  // tiles of keys
+  int end;
+};
+
+template <typename S>
+struct Control {
+  uint64_t q_full[S::kQStages];
+  uint64_t q_empty[S::kQStages];
+  uint64_t k_full[S::kKStages];
+  uint64_t k_empty[S::kKStages];
+  uint64_t v_full[S::kVStages];
+  uint64_t v_empty[S::kVStages];
+  uint64_t v_loaded;  // before rows that nobody may read are cleared
+  uint64_t k_codes;   // have come
+  uint64_t v_codes;
+  Tile tiles[S::kQStages];  // of the queries
+};
+
+template <typename S>
+constexpr int kSharedBytes = S::kControlOffset + static_cast<int>(sizeof(Control<S>));
+
+template <typename S>
+struct Shared {
+  char* base;
+  __device__ __forceinline__ char* q(int stage) const { return base + stage * S::kQBytes; }
+  __device__ __forceinline__ char* k(int stage) const { return base + S::kKOffset + stage * S::kTileBytes; }
+  __device__ __forceinline__ char* v(int stage) const { return base + S::kVOffset + stage * S::kTileBytes; }
+  __device__ __forceinline__ char* k_codes() const { return base + S::kCodeOffset; }
+  __device__ __forceinline__ char* v_codes() const { return base + S::kCodeOffset + S::kCodeBytes; }
+  __device__ __forceinline__ float* k_scales(int stage) const {
+    return reinterpret_cast<float*>(base + S::kScaleOffset + stage * S::kScaleBytes);
+  }
+  __device__ __forceinline__ float* v_scales(int stage) const { return k_scales(S::kKStages + stage); }
+  __device__ __forceinline__ Control<S>& control() const {
+    return *reinterpret_cast<Control<S>*>(base + S::kControlOffset);
+  }
+};
+
+// A block's steps, one after the other: the tiles of keys of its units. Units come longest first; blocks take them back
+// and forth, so that all get about the same.
+template <typename S>
+struct Walk {
+  int round = 0;
+  int step = 0;  // of all
+  int j = 0;     // tile of keys
+  bool is_over = false;
+  Tile tile;
+
+  __device__ __forceinline__ void take_unit(const Args& args) {
+    const int num_blocks = static_cast<int>(gridDim.x);
+    const int block = static_cast<int>(blockIdx.x);
+    const int unit = round * num_blocks + (round % 2 == 0 ? block : num_blocks - 1 - block);
+    is_over = unit >= args.num_units;
+    if (is_over) return;
+    const PrefillItem item = args.items[unit / args.num_heads];
+    tile.sequence = item.sequence;
+    tile.head = unit % args.num_heads;
+    tile.first_token = item.first_token;
+    tile.num_rows = item.num_rows;
+    tile.first_position = item.first_position;
+    tile.first_key = args.window > 0 ? max(0, tile.first_position - args.window + 1) : 0;
+    tile.last_key = tile.first_position + tile.num_rows - 1;
+    tile.begin = tile.first_key / S::kKeys;
+    tile.end = tile.last_key / S::kKeys + 1;
+    j = tile.begin;
+  }
+  __device__ __forceinline__ void next(const Args& args) {
+    ++step;
+    if (++j < tile.end) return;
+    ++round;
+    take_unit(args);
+  }
+  __device__ __forceinline__ bool is_first() const { return j == tile.begin; }
+  __device__ __forceinline__ bool sees(int key) const { return tile.first_key <= key && key <= tile.last_key; }
+  // Whether the box of keys from `key` on holds one that is seen.
+  __device__ __forceinline__ bool sees_box(int key) const {
+    return key + kBoxKeys > tile.first_key && key <= tile.last_key;
+  }
+};
+
+}  // namespace quire::cuda::prefill
