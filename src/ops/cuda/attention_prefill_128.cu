@@ -1,6 +1,6 @@
 // Prefill attention on Hopper for head_dim 128 over a cache of the queries' dtype: many queries a sequence, K and V
 // straight from the pages (FlashAttention-3's shape). attention_prefill.cu has the other shapes; for this one its
-// kernel is 5 to 12 % slower from 8,192 tokens on (docs/gpu_kernels.md).
+// kernel is 10 to 12 % slower from 8,192 tokens on (docs/gpu_kernels.md).
 //
 // Grid: (tile of 128 queries of a sequence, query head), tiles that see most keys first. A block has three warpgroups.
 //   producer:  one warp asks the copy engine for K and V, 128 keys a tile, 16 keys of one page a box, three tiles deep
