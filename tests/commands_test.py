@@ -165,8 +165,8 @@ class OutputTest(unittest.TestCase):
         self.assertIn("linear q8_0", report["kernels"])
         self.assertIsNone(report["model"])
         self.assertIn("threads", [finding["id"] for finding in report["findings"]])
-        forced = json_lines(run("doctor", "--json", "--threads", 1, "--kernel", "attention=scalar", check_code=0).out)[0]
-        self.assertEqual(forced["kernels"]["attention"], "scalar")
+        forced = json_lines(run("doctor", "--json", "--threads", 1, "--kernel", "attention=scalar_bf16_emulated", check_code=0).out)[0]
+        self.assertEqual(forced["kernels"]["attention"], "scalar_bf16_emulated")
 
     def test_doctor_measures_a_model(self):
         report, = json_lines(run("doctor", self.MODEL, "--json", "--repeats", 2, "--gen-len", 4, check_code=0).out)

@@ -149,7 +149,10 @@ void add_engine_flags(CLI::App& parser, EngineFlags& flags) {
       ->check(CLI::IsMember({"auto", "strict", "off"}));
   parser.add_flag("--no-prefix-cache", flags.is_prefix_cache_off, "Do not share pages between equal prefixes")
       ->group(group);
-  parser.add_option("--kernel", flags.kernels, "Force a kernel row: op=row; may be given again")
+  parser
+      .add_option(
+          "--kernel", flags.kernels,
+          "Force a kernel row where it fits (quire doctor lists those that are chosen): op=row; may be given again")
       ->group(group)
       ->check(CLI::Validator(
           [](std::string& text) {
