@@ -7,10 +7,9 @@
 // + 128). A tile is what one warp loads at once, 16 bytes a thread, in the order in which mma.m16n8k16 takes its first
 // operand, so that a load feeds the tensor cores without a shuffle:
 //   parts[0]: [panel][k tile] of 512 bytes; a tile covers 64 k of 4-bit codes or 32 k of 8-bit ones, in steps of 16 k.
-//     Thread `lane` holds rows lane / 4 and lane / 4 + 8, and of a step the k 2 (lane % 4) + {0, 1, 8, 9}. Register p of
-//     a step: row + 8 (p % 2), k + 8 (p / 2), two neighbours in k.
-//     4 bits: 4 bytes a step, nibble p the first of register p, nibble p + 4 the second.
-//     8 bits: 8 bytes a step, bytes 2 p and 2 p + 1 of register p.
+//     Thread `lane` holds rows lane / 4 and lane / 4 + 8, and of a step the k 2 (lane % 4) + {0, 1, 8, 9}. Register p
+//     of a step: row + 8 (p % 2), k + 8 (p / 2), two neighbours in k. 4 bits: 4 bytes a step, nibble p the first of
+//     register p, nibble p + 4 the second. 8 bits: 8 bytes a step, bytes 2 p and 2 p + 1 of register p.
 //   parts[1]: the scales of quant/packing.h's panels.
 //
 // Layout::kCudaF8: parts[0] is [n][k] of e4m3, parts[1] a float an output.
