@@ -97,4 +97,22 @@ std::vector<json::object> ApiFixture::chunks_of(FakeExchange& exchange) {
   return chunks;
 }
 
+void ApiFixture::say(RequestId id, std::string_view text, int choice_index) {
+  for (const int32_t token : bytes_as_tokens(text)) {
+    engine_.tell(id, {.token_ids = {token}, .choice_index = choice_index});
+  }
+}
+
+void ApiFixture::end(RequestId id, int choice_index) {
+  engine_.tell(id, {.token_ids = {kTokenEnd},
+                    .finish_reason = FinishReason::kStop,
+                    .stop_token_id = kTokenEnd,
+                    .choice_index = choice_index});
+}
+
+std::string ApiFixture::error_param(const json::object& answer) {
+  const json::value& param = answer.at("error").at("param");
+  return param.is_null() ? std::string() : std::string(param.as_string());
+}
+
 }  // namespace quire::testing

@@ -36,6 +36,12 @@ class ApiFixture : public ::testing::Test {
   // The same for a stream without its "[DONE]", which must be there.
   static std::vector<boost::json::object> chunks_of(FakeExchange& exchange);
 
+  // What the model says to a request: text, then its own end.
+  void say(RequestId id, std::string_view text, int choice_index = 0);
+  void end(RequestId id, int choice_index = 0);
+  // The field that an error names; empty: none.
+  static std::string error_param(const boost::json::object& answer);
+
   // In the order in which they need each other: the pool ends its tasks first, then the engine lets requests go.
   MetricRegistry registry_;
   std::unique_ptr<ServerMetrics> metrics_;
