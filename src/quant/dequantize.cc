@@ -2,6 +2,7 @@
 // and sums are rounded in the order written here, which is part of the definition.
 #include "quant/dequantize.h"
 
+#include <algorithm>
 #include <bit>
 
 #include "base/check.h"
@@ -148,6 +149,12 @@ float value_iq4_xs(Block block, int i) {
   return scale * static_cast<float>(kIq4Values[block.nibble_of_32(8 + group * 16, i % 32)]);
 }
 
+// f16 scale, zero point (at most 16), 64 bytes of nibbles: value i is a low nibble for i < 64.
+float value_int4_g128(Block block, int i) {
+  const int code = block.u8(3 + i % 64) >> (i < 64 ? 0 : 4) & 15;
+  return block.f16(0) * static_cast<float>(code - std::min(block.u8(2), kMaxInt4Zero));
+}
+
 template <float (*value)(Block, int)>
 void dequantize_blocks(const QuantFormat& format, const std::byte* blocks, float* out, int64_t num_values) {
   for (int64_t start = 0; start < num_values; start += format.values_per_block, blocks += format.bytes_per_block) {
@@ -191,6 +198,8 @@ void dequantize_row(FormatId id, const std::byte* blocks, float* out, int64_t nu
       return dequantize_blocks<value_iq4_nl>(format, blocks, out, num_values);
     case FormatId::kIQ4_XS:
       return dequantize_blocks<value_iq4_xs>(format, blocks, out, num_values);
+    case FormatId::kInt4G128:
+      return dequantize_blocks<value_int4_g128>(format, blocks, out, num_values);
   }
 }
 

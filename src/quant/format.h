@@ -1,6 +1,6 @@
 // The formats in which weights are stored: a format is a row of kQuantFormats. Kernels and readers know formats; layers
-// do not. Block layouts are those of GGUF (llama.cpp's ggml-common.h describes the same bytes); a plain float format is
-// a block of one value.
+// do not. Block layouts are those of GGUF (llama.cpp's ggml-common.h describes the same bytes), but for int4_g128, to
+// which checkpoints of GPTQ and AWQ are turned while they are read; a plain float format is a block of one value.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +25,7 @@ enum class FormatId : uint8_t {
   kQ6_K,
   kIQ4_NL,
   kIQ4_XS,
+  kInt4G128,
 };
 
 struct QuantFormat {
@@ -38,6 +39,9 @@ struct QuantFormat {
   constexpr int64_t row_bytes(int64_t num_values) const { return num_values / values_per_block * bytes_per_block; }
   constexpr double bits_per_value() const { return 8.0 * bytes_per_block / values_per_block; }
 };
+
+// What GPTQ and AWQ make has no number in GGUF; from here on they are ours.
+inline constexpr int32_t kFirstOwnType = 0x5100;
 
 inline constexpr QuantFormat kQuantFormats[] = {
     {FormatId::kF32, "f32", 0, 1, 4, true},
@@ -55,6 +59,7 @@ inline constexpr QuantFormat kQuantFormats[] = {
     {FormatId::kQ6_K, "q6_k", 14, 256, 210, false},
     {FormatId::kIQ4_NL, "iq4_nl", 20, 32, 18, false},
     {FormatId::kIQ4_XS, "iq4_xs", 23, 256, 136, false},
+    {FormatId::kInt4G128, "int4_g128", kFirstOwnType, 128, 67, false},
 };
 
 // The row of a format; every FormatId has one, at the index of its value.

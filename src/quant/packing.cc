@@ -139,6 +139,14 @@ void read_32_nibble_pairs(const uint8_t* packed, uint8_t* codes) {
       }
       return;
     }
+    case FormatId::kInt4G128:
+      scales.d = load_u16(block);
+      scales.scales[0] = static_cast<uint8_t>(std::min<int>(block[2], kMaxInt4Zero));
+      for (int i = 0; i < 64; ++i) {
+        codes[i] = block[3 + i] & 15;
+        codes[i + 64] = block[3 + i] >> 4;
+      }
+      return;
     case FormatId::kF32:
     case FormatId::kF16:
     case FormatId::kBF16:
@@ -209,6 +217,7 @@ void read_32_nibble_pairs(const uint8_t* packed, uint8_t* codes) {
       store_bytes(block + 64, scales.scales);
       return;
     case ScaleKind::kSuperSigned:
+    case ScaleKind::kHalfAndZero:
       store_bytes(block + 32, scales.scales);
       return;
   }
@@ -299,6 +308,8 @@ PackPanel pack_panel_of(FormatId format) {
       return pack_integer_panel<FormatId::kIQ4_NL>;
     case FormatId::kIQ4_XS:
       return pack_integer_panel<FormatId::kIQ4_XS>;
+    case FormatId::kInt4G128:
+      return pack_integer_panel<FormatId::kInt4G128>;
   }
   CHECK(!"not a format");
   return nullptr;
@@ -329,6 +340,7 @@ int read_packed_code(const PanelFormat& panel, const uint8_t* tile, int lane, in
 struct ScaleAndMin {
   float scale;
   float min;
+  int zero = 0;
 };
 
 ScaleAndMin read_packed_scale(const PanelFormat& panel, const uint8_t* block, int lane, int group) {
@@ -350,6 +362,8 @@ ScaleAndMin read_packed_scale(const PanelFormat& panel, const uint8_t* block, in
     }
     case ScaleKind::kSuperSigned:
       return {half(0) * static_cast<float>(static_cast<int8_t>(block[32 + 16 * group + lane])), 0};
+    case ScaleKind::kHalfAndZero:
+      return {half(0), 0, block[32 + lane]};
     case ScaleKind::kNone:
       break;
   }
@@ -424,10 +438,11 @@ void dequantize_packed_row(const Weight& packed, int64_t row, float* out) {
     const uint8_t* block = scales + first_k / panel.scale_block_size * panel.scale_block_bytes;
     const int group = static_cast<int>(first_k % panel.scale_block_size) / panel.group_size;
     const ScaleAndMin scale = read_packed_scale(panel, block, lane, group);
-    const uint8_t* tile = codes + first_k / kTileK * panel.tile_bytes();
     for (int i = 0; i < panel.group_size; ++i) {
-      const int code = read_packed_code(panel, tile, lane, static_cast<int>(first_k % kTileK) + i);
-      const float value = scale.scale * static_cast<float>(code - panel.offset);
+      const int64_t at = first_k + i;
+      const uint8_t* tile = codes + at / kTileK * panel.tile_bytes();
+      const int code = read_packed_code(panel, tile, lane, static_cast<int>(at % kTileK));
+      const float value = scale.scale * static_cast<float>(code - panel.offset - scale.zero);
       out[first_k + i] = panel.has_min() ? value + scale.min : value;
     }
   }

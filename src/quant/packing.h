@@ -41,13 +41,14 @@ enum class ScaleKind : uint8_t {
   kSuperBytes,    // half d, half dmin, u8 s[8], u8 m[8]: scale = d * s, min = -(dmin * m); groups of 32
   kSuperNibbles,  // half d, half dmin, u8 b[16]: scale = d * (b & 15), min = -(dmin * (b >> 4)); groups of 16
   kSuperSigned,   // half d, i8 s[256 / group_size]: scale = d * s
+  kHalfAndZero,   // half d, u8 z: scale = d, and z is subtracted from a code
 };
 
 struct PanelFormat {
   int code_bits;  // stored bits a weight; 0: a float format
   int offset;     // subtracted from a code
   bool is_lookup;
-  int group_size;  // k that share a scale: 16 or 32
+  int group_size;  // k that share a scale: 16, 32 or 128
   ScaleKind scale_kind;
   int scale_block_size;   // k of a scale block
   int scale_block_bytes;  // its bytes, all 16 lanes
@@ -89,6 +90,8 @@ constexpr PanelFormat panel_format(FormatId id) {
       return {4, 128, true, 32, ScaleKind::kHalf, 32, 32};
     case FormatId::kIQ4_XS:
       return {4, 128, true, 32, ScaleKind::kSuperSigned, 256, 32 + 128};
+    case FormatId::kInt4G128:
+      return {4, 0, false, 128, ScaleKind::kHalfAndZero, 128, 32 + 16};
   }
   return {0, 0, false, 0, ScaleKind::kNone, 0, 0};
 }

@@ -60,6 +60,8 @@ BlockScales block_scales(FormatId format) {
       return {0, 0.014f, -1, 0};
     case FormatId::kIQ4_XS:
       return {0, 0.0008f, -1, 0};
+    case FormatId::kInt4G128:
+      return {0, 0.22f, -1, 0};
     case FormatId::kF32:
     case FormatId::kF16:
     case FormatId::kBF16:
@@ -101,6 +103,7 @@ void fill_random_rows(FormatId format, std::span<std::byte> rows, uint64_t seed)
   for (size_t block = 0; block < rows.size(); block += block_bytes) {
     std::byte* bytes = rows.data() + block;
     store(bytes + scales.scale_offset, f32_to_f16(scale));
+    if (format == FormatId::kInt4G128) bytes[2] = std::byte{8};
     if (scales.min_offset >= 0) store(bytes + scales.min_offset, f32_to_f16(scale * scales.min));
   }
 }

@@ -9,6 +9,7 @@
 #include "ops/cpu/linear_drivers.h"
 #include "ops/host_memory.h"
 #include "quant/packing.h"
+#include "quant/regroup.h"
 
 namespace quire::cpu {
 
@@ -150,6 +151,7 @@ void grouped_linear(const LinearCall& call, ConstTensorView offsets, std::string
 }
 
 Result<Weight> pack_weight(ThreadPool& pool, WeightMemory& memory, const Weight& file_weight) {
+  if (file_weight.format == FormatId::kInt4G128) return pack_weight(pool, memory, regroup_int4(pool, file_weight));
   const PanelBytes bytes = packed_bytes(file_weight);
   // The scales begin on a cache line of their own.
   const int64_t codes_bytes = (bytes.codes + 255) / 256 * 256;

@@ -144,7 +144,8 @@ struct F32Impl {
     if constexpr (quant_format(kFormat).is_float) {
       ((format.multiply_few[kFew] = multiply_few<kFormat, kOrder, kFew>), ...);
     }
-    format.dequantize = dequantize<kFormat, kOrder>;
+    // Groups of 128 are packed as groups of 32 (quant/regroup.h).
+    if constexpr (kFormat != FormatId::kInt4G128) format.dequantize = dequantize<kFormat, kOrder>;
     return format;
   }
   template <int kPanels, int... kTiles>

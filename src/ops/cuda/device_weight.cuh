@@ -41,6 +41,8 @@ __device__ __forceinline__ ScaleAndMin load_scale(const PanelFormat& panel, cons
     }
     case ScaleKind::kSuperSigned:
       return {__fmul_rn(half(0), static_cast<float>(static_cast<int8_t>(block[32 + 16 * group + lane]))), 0};
+    case ScaleKind::kHalfAndZero:
+      return {half(0), -__fmul_rn(half(0), static_cast<float>(block[32 + lane]))};  // exact
     case ScaleKind::kNone:
       break;
   }

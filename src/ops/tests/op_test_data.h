@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "quant/dequantize.h"
 #include "quant/format.h"
 #include "quant/weight.h"
 #include "tensor/dtype.h"
@@ -59,6 +60,7 @@ inline HalfOffsets half_offsets(FormatId format) {
     case FormatId::kQ8_0:
     case FormatId::kIQ4_NL:
     case FormatId::kIQ4_XS:
+    case FormatId::kInt4G128:
       return {0, -1};
     case FormatId::kQ2_K:
       return {80, 82};
@@ -92,6 +94,7 @@ inline FileWeight make_file_weight(TestRandom& random, FormatId format, int64_t 
     std::byte* block = result.bytes.data() + b * quant.bytes_per_block;
     if (offsets.scale >= 0) store_u16(block + offsets.scale, f32_to_f16(random.uniform(-size, size)));
     if (offsets.min >= 0) store_u16(block + offsets.min, f32_to_f16(random.uniform(-3 * size, 3 * size)));
+    if (format == FormatId::kInt4G128) block[2] = static_cast<std::byte>(random.bits() % (kMaxInt4Zero + 1));
     const float value = 0.2f * random.normal();
     if (format == FormatId::kF32) std::memcpy(block, &value, sizeof(value));
     if (format == FormatId::kF16) store_u16(block, f32_to_f16(value));

@@ -52,6 +52,8 @@ std::vector<ScaleField> scale_fields(FormatId format) {
       return {{0, 1.0f / 127}};
     case FormatId::kIQ4_XS:
       return {{0, 1.0f / (32 * 127)}};
+    case FormatId::kInt4G128:
+      return {{0, 1.0f / 16}};
   }
   return {};
 }
