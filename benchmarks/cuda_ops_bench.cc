@@ -145,9 +145,10 @@ class Bench {
     std::printf("\n%-8s %-7s %6s %-20s %10s %9s %8s %7s\n", "linear", "format", "tokens", "row", "us", "TB/s",
                 "TFLOP/s", "limit");
     for (const Shape& shape : kShapes) {
-      for (const FormatId format : {FormatId::kQ4_0, FormatId::kQ4_K, FormatId::kQ8_0}) {
+      for (const FormatId format : {FormatId::kInt4G128, FormatId::kQ4_0, FormatId::kQ4_K, FormatId::kQ8_0}) {
         const std::vector<Weight> weights = make_weights(format, shape.n, shape.k);
-        for (const int64_t num_tokens : {1, 8, 16, 32, 64, 128}) linear_case(shape.name, weights, num_tokens, false);
+        for (const int64_t num_tokens : {1, 2, 4, 8, 16, 32, 64, 128, 256})
+          linear_case(shape.name, weights, num_tokens, false);
       }
     }
   }

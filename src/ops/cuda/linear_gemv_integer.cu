@@ -1,5 +1,6 @@
-// The row `gemv_integer`: one token, weights of an integer format whose groups are 32 k, in the tiles of weights.h; and
-// the fused forms that a decoder's layer wants of it: the norm of the input before, the gated activation behind.
+// The row `gemv_integer`: one token, weights of an integer format whose groups are 32 or 128 k, in the tiles of
+// weights.h; and the fused forms that a decoder's layer wants of it: the norm of the input before, the gated activation
+// behind.
 //
 // As many blocks as multiprocessors; block b has panels (16 outputs) b, b + blocks, ... (of the
 // gated form panels of `gate`, each followed by its panel of `up`). A panel's k is cut into chunks of 256; warps take
@@ -10,8 +11,9 @@
 // Products run on the tensor cores, in f16: codes are exact there, inputs are brought near 1 by a power of two. All
 // eight columns of the inputs' matrix are the same; of a group's sums, which the four threads of a row all have, one
 // thread takes those that it has the scales of, and multiplies in float. A minimum multiplies the sum of a group's
-// inputs. The limit is the reading of the weights. A chunk's sum goes to class `chunk % warps`, ascending; classes are
-// added in ascending order: the order depends on k alone.
+// inputs. Of groups of 128 all four threads multiply all sums: there are few. The limit is the reading of the weights.
+// A chunk's sum goes to class `chunk % warps`, ascending; classes are added in ascending order: the order depends on k
+// alone.
 #include <algorithm>
 
 #include "ops/cuda/device_dtype.cuh"
@@ -36,6 +38,7 @@ constexpr int kMaxSharedBytes = 216 * 1024;  // that a launch asks for, beside t
 // Bytes of a chunk's scales.
 constexpr int scale_bytes(ScaleKind kind) {
   if (kind == ScaleKind::kSuperBytes) return 64 + 256;
+  if (kind == ScaleKind::kHalfAndZero) return kChunk / 128 * 48;
   return kGroups * (kind == ScaleKind::kHalfAndMin ? 64 : 32);
 }
 
@@ -81,8 +84,14 @@ __device__ __forceinline__ uint32_t and_or(uint32_t x, uint32_t mask, uint32_t b
 // Codes of 4 bits less an offset, as f16: nibbles p and p + 4 of the word are the pair of register p.
 struct Offsets {
   __half2 low;   // 1024 + offset
-  __half2 high;  // -(64 + offset)
+  __half2 high;  // -(64 + offset), of its own
 };
+__device__ __forceinline__ Offsets offsets_of(uint32_t low, uint32_t high) {
+  // The bits of 1024 + offset, and of -(64 + offset).
+  const uint32_t low_bits = 0x64006400u + low * 0x00010001u;
+  const uint32_t high_bits = 0xd400d400u + high * 0x00100010u;
+  return {*reinterpret_cast<const __half2*>(&low_bits), *reinterpret_cast<const __half2*>(&high_bits)};
+}
 __device__ __forceinline__ void unpack(uint32_t (&a)[4], uint32_t word, const Offsets& offsets) {
 #pragma unroll
   for (int p = 0; p < 4; p += 2) {
@@ -245,7 +254,7 @@ __global__ void __launch_bounds__(kThreads, 1) gemv_integer_kernel(Args args) {
 
   // ---- Chunks
   const int offset = w.panel.offset;
-  const Offsets offsets{__half2half2(__int2half_rn(1024 + offset)), __half2half2(__int2half_rn(-(64 + offset)))};
+  const Offsets offsets = offsets_of(static_cast<uint32_t>(offset), static_cast<uint32_t>(offset));
   int stage = 0;
   int panel = warp / num_chunks;
   int chunk = warp % num_chunks;
@@ -256,45 +265,81 @@ __global__ void __launch_bounds__(kThreads, 1) gemv_integer_kernel(Args args) {
       asm volatile("cp.async.wait_group %0;" ::"n"(S::kStages - 1) : "memory");
       __syncwarp();
       const char* const here = ring + stage * S::kStageBytes;
-      // Of groups 2 t and 2 t + 1: [half of the rows][group]
-      ScaleAndMin scales[2][2];
+      if constexpr (Kind == ScaleKind::kHalfAndZero) {
+        // Groups in turns, so that one's products need not wait for the other's.
+        float product[2][4] = {};
+        float scales[2][2];
+        Offsets zeros[2];
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const uint8_t* block = reinterpret_cast<const uint8_t*>(here + S::kCodeBytes);
-          if constexpr (Kind != ScaleKind::kSuperBytes) block += (2 * t + i) * scale_bytes(Kind) / kGroups;
-          scales[half][i] = decode_scale<Kind>(load_raw_scale<Kind>(block, g + 8 * half, 2 * t + i));
+        for (int group = 0; group < 2; ++group) {
+          const char* block = here + S::kCodeBytes + group * 48;
+          scales[group][0] = to_float(reinterpret_cast<const f16*>(block)[g]);
+          scales[group][1] = to_float(reinterpret_cast<const f16*>(block)[g + 8]);
+          const uint8_t* bytes = reinterpret_cast<const uint8_t*>(block + 32);
+          zeros[group] = offsets_of(bytes[g], bytes[g + 8]);
         }
-      }
 #pragma unroll
-      for (int group = 0; group < kGroups; ++group) {
-        const uint4 x = inputs[(chunk * kGroups + group) * 4 + t];
-        constexpr int kGroupsOfTile = kGroups / S::kTiles;
-        const uint4 loaded =
-            *reinterpret_cast<const uint4*>(here + group / kGroupsOfTile * kWeightTileBytes + 16 * lane);
-        const uint32_t words[4] = {loaded.x, loaded.y, loaded.z, loaded.w};
-        float product[4] = {};
+        for (int i = 0; i < S::kTiles; ++i) {
+          const int group = i % 2;
+          const int tile = 2 * group + i / 2;
+          const uint4 loaded = *reinterpret_cast<const uint4*>(here + tile * kWeightTileBytes + 16 * lane);
+          const uint32_t words[4] = {loaded.x, loaded.y, loaded.z, loaded.w};
 #pragma unroll
-        for (int s = 0; s < 2; ++s) {
-          uint32_t a[4];
-          if constexpr (Bits == 4) {
-            unpack(a, words[group % 2 * 2 + s], offsets);
-          } else {
-            unpack_8bit<f16>(a, words[2 * s], words[2 * s + 1], offset);
+          for (int half = 0; half < 2; ++half) {  // 32 k
+            const uint4 x = inputs[(chunk * kGroups + 2 * tile + half) * 4 + t];
+            uint32_t a[4];
+            unpack(a, words[2 * half], zeros[group]);
+            mma<f16>(product[group], a, x.x, x.y);
+            unpack(a, words[2 * half + 1], zeros[group]);
+            mma<f16>(product[group], a, x.z, x.w);
           }
-          mma<f16>(product, a, s == 0 ? x.x : x.z, s == 0 ? x.y : x.w);
         }
-        if (t == group / 2) {
-          sums[0] += scales[0][group % 2].scale * product[0];
-          sums[1] += scales[1][group % 2].scale * product[2];
+#pragma unroll
+        for (int group = 0; group < 2; ++group) {
+          sums[0] += scales[group][0] * product[group][0];
+          sums[1] += scales[group][1] * product[group][2];
         }
-      }
-      if constexpr (kHasMin) {
-        const float2 group_sums = *reinterpret_cast<const float2*>(input_sums + chunk * kGroups + 2 * t);
+      } else {
+        // Of groups 2 t and 2 t + 1: [half of the rows][group]
+        ScaleAndMin scales[2][2];
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          sums[half] += scales[half][0].min * group_sums.x + scales[half][1].min * group_sums.y;
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            const uint8_t* block = reinterpret_cast<const uint8_t*>(here + S::kCodeBytes);
+            if constexpr (Kind != ScaleKind::kSuperBytes) block += (2 * t + i) * scale_bytes(Kind) / kGroups;
+            scales[half][i] = decode_scale<Kind>(load_raw_scale<Kind>(block, g + 8 * half, 2 * t + i));
+          }
+        }
+#pragma unroll
+        for (int group = 0; group < kGroups; ++group) {
+          const uint4 x = inputs[(chunk * kGroups + group) * 4 + t];
+          constexpr int kGroupsOfTile = kGroups / S::kTiles;
+          const uint4 loaded =
+              *reinterpret_cast<const uint4*>(here + group / kGroupsOfTile * kWeightTileBytes + 16 * lane);
+          const uint32_t words[4] = {loaded.x, loaded.y, loaded.z, loaded.w};
+          float product[4] = {};
+#pragma unroll
+          for (int s = 0; s < 2; ++s) {
+            uint32_t a[4];
+            if constexpr (Bits == 4) {
+              unpack(a, words[group % 2 * 2 + s], offsets);
+            } else {
+              unpack_8bit<f16>(a, words[2 * s], words[2 * s + 1], offset);
+            }
+            mma<f16>(product, a, s == 0 ? x.x : x.z, s == 0 ? x.y : x.w);
+          }
+          if (t == group / 2) {
+            sums[0] += scales[0][group % 2].scale * product[0];
+            sums[1] += scales[1][group % 2].scale * product[2];
+          }
+        }
+        if constexpr (kHasMin) {
+          const float2 group_sums = *reinterpret_cast<const float2*>(input_sums + chunk * kGroups + 2 * t);
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            sums[half] += scales[half][0].min * group_sums.x + scales[half][1].min * group_sums.y;
+          }
         }
       }
       __syncwarp();  // everybody has read the stage
@@ -305,8 +350,10 @@ __global__ void __launch_bounds__(kThreads, 1) gemv_integer_kernel(Args args) {
       if (panel != before) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          sums[half] += __shfl_xor_sync(0xffffffffu, sums[half], 1);
-          sums[half] += __shfl_xor_sync(0xffffffffu, sums[half], 2);
+          if constexpr (Kind != ScaleKind::kHalfAndZero) {  // where each thread has sums of its own
+            sums[half] += __shfl_xor_sync(0xffffffffu, sums[half], 1);
+            sums[half] += __shfl_xor_sync(0xffffffffu, sums[half], 2);
+          }
           if (t == 0) partials[buffer][before - first_panel][warp][g + 8 * half] = sums[half];
           sums[half] = 0;
         }
@@ -352,6 +399,7 @@ template <int Bits>
 int64_t shared_bytes(ScaleKind kind, int64_t k) {
   if (kind == ScaleKind::kHalf) return shared_bytes<Bits, ScaleKind::kHalf>(k);
   if (kind == ScaleKind::kHalfAndMin) return shared_bytes<Bits, ScaleKind::kHalfAndMin>(k);
+  if (kind == ScaleKind::kHalfAndZero) return shared_bytes<Bits, ScaleKind::kHalfAndZero>(k);
   return shared_bytes<Bits, ScaleKind::kSuperBytes>(k);
 }
 
@@ -366,8 +414,8 @@ bool accepts_gemv_integer(const LinearCall& call) {
   const PanelFormat panel = panel_format(weight.format);
   const ScaleKind kind = panel.scale_kind;
   const int stored_bits = device_weight(weight).stored_bits;
-  return panel.group_size == 32 && panel.scale_kind != ScaleKind::kSuperSigned && weight.k % kChunk == 0 &&
-         weight.n <= (1 << 24) &&
+  return (panel.group_size == 32 || kind == ScaleKind::kHalfAndZero) && panel.scale_kind != ScaleKind::kSuperSigned &&
+         weight.k % kChunk == 0 && weight.n <= (1 << 24) &&
          (stored_bits == 4 ? shared_bytes<4>(kind, weight.k) : shared_bytes<8>(kind, weight.k)) <= kMaxSharedBytes &&
          is_aligned(call.x.raw_data(), 16) &&
          (!call.norm.weight.is_given() || is_aligned(call.norm.weight.raw_data(), 16));
@@ -392,9 +440,10 @@ void linear_gemv_integer(const LinearCall& call) {
                   .gate = call.gate};
   const ScaleKind kind = args.w.panel.scale_kind;
   if (args.w.stored_bits == 4) {
-    (kind == ScaleKind::kHalf         ? launch<4, ScaleKind::kHalf>
-     : kind == ScaleKind::kHalfAndMin ? launch<4, ScaleKind::kHalfAndMin>
-                                      : launch<4, ScaleKind::kSuperBytes>)(call.stream, args, num_blocks);
+    (kind == ScaleKind::kHalf          ? launch<4, ScaleKind::kHalf>
+     : kind == ScaleKind::kHalfAndMin  ? launch<4, ScaleKind::kHalfAndMin>
+     : kind == ScaleKind::kHalfAndZero ? launch<4, ScaleKind::kHalfAndZero>
+                                       : launch<4, ScaleKind::kSuperBytes>)(call.stream, args, num_blocks);
   } else {
     (kind == ScaleKind::kHalf         ? launch<8, ScaleKind::kHalf>
      : kind == ScaleKind::kHalfAndMin ? launch<8, ScaleKind::kHalfAndMin>

@@ -127,6 +127,7 @@ __device__ __forceinline__ RawScale load_raw_scale(const uint8_t* block, int row
     raw.scale = block[64 + 16 * group + row];
     raw.min = block[64 + 16 * (8 + group) + row];  // 8 groups of 32
   }
+  if constexpr (Kind == ScaleKind::kHalfAndZero) raw.min = block[32 + row];
   if constexpr (Kind == ScaleKind::kSuperNibbles) raw.scale = block[64 + 16 * group + row];
   if constexpr (Kind == ScaleKind::kSuperSigned) raw.scale = block[32 + 16 * group + row];
   return raw;
@@ -137,6 +138,7 @@ __device__ __forceinline__ ScaleAndMin decode_scale(const RawScale& raw) {
   const float d = to_float(raw.d);
   const float m = to_float(raw.m);
   if constexpr (Kind == ScaleKind::kHalfAndMin) return {d, m};
+  if constexpr (Kind == ScaleKind::kHalfAndZero) return {d, -d * static_cast<float>(raw.min)};
   if constexpr (Kind == ScaleKind::kSuperBytes)
     return {d * static_cast<float>(raw.scale), -m * static_cast<float>(raw.min)};
   if constexpr (Kind == ScaleKind::kSuperNibbles) {
@@ -210,9 +212,11 @@ __global__ void __launch_bounds__(kSkinnyThreads, wants_few_registers(Bits, Kind
   constexpr int kGroups = kTile / GroupSize;
   constexpr int kStepsPerGroup = GroupSize / 16;
   constexpr int kUnroll = wants_few_registers(Bits, Kind) ? 2 : 4;
-  constexpr bool kHasMin =
-      Kind == ScaleKind::kHalfAndMin || Kind == ScaleKind::kSuperBytes || Kind == ScaleKind::kSuperNibbles;
-  constexpr int kScaleBlock = Kind == ScaleKind::kHalf || Kind == ScaleKind::kHalfAndMin ? 32 : 256;
+  constexpr bool kHasMin = Kind == ScaleKind::kHalfAndMin || Kind == ScaleKind::kSuperBytes ||
+                           Kind == ScaleKind::kSuperNibbles || Kind == ScaleKind::kHalfAndZero;
+  constexpr int kScaleBlock = Kind == ScaleKind::kHalf || Kind == ScaleKind::kHalfAndMin ? 32
+                              : Kind == ScaleKind::kHalfAndZero                          ? 128
+                                                                                         : 256;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int g = lane / 4;

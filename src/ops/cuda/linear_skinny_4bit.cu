@@ -14,6 +14,8 @@ void launch(const LinearCall& call) {
       return launch_skinny_integer<T, 4, ScaleKind::kHalfAndMin, 32>(call);
     case FormatId::kQ4_K:
       return launch_skinny_integer<T, 4, ScaleKind::kSuperBytes, 32>(call);
+    case FormatId::kInt4G128:  // half of a group is a tile
+      return launch_skinny_integer<T, 4, ScaleKind::kHalfAndZero, 64>(call);
     case FormatId::kQ2_K:
       return launch_skinny_integer<T, 4, ScaleKind::kSuperNibbles, 16>(call);
     case FormatId::kQ3_K:

@@ -7,7 +7,7 @@
 
 namespace quire::cuda {
 
-template <int N>
+template <typename T, int N>
 __device__ __forceinline__ void wgmma_register_weights(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b);
 
 // clang-format off
@@ -16,25 +16,50 @@ __device__ __forceinline__ void wgmma_register_weights(float (&d)[N / 2], const 
 #define QUIRE_SUMS_16(i) QUIRE_SUMS_8(i), QUIRE_SUMS_8(i + 8)
 #define QUIRE_SUMS_32(i) QUIRE_SUMS_16(i), QUIRE_SUMS_16(i + 16)
 #define QUIRE_SUMS_64(i) QUIRE_SUMS_32(i), QUIRE_SUMS_32(i + 32)
-#define QUIRE_NAMES_8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define QUIRE_SUMS_128(i) QUIRE_SUMS_64(i), QUIRE_SUMS_64(i + 64)
+#define QUIRE_NAMES_4 "%0, %1, %2, %3"
+#define QUIRE_NAMES_8 QUIRE_NAMES_4 ", %4, %5, %6, %7"
 #define QUIRE_NAMES_16 QUIRE_NAMES_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define QUIRE_NAMES_32 QUIRE_NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define QUIRE_NAMES_64 QUIRE_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47" \
   ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define QUIRE_NAMES_128 QUIRE_NAMES_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79" \
+  ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101" \
+  ", %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119" \
+  ", %120, %121, %122, %123, %124, %125, %126, %127"
 // The four weights and the tokens follow the sums.
-#define QUIRE_WGMMA(TOKENS, COUNT, INPUTS)                                                                             \
+#define QUIRE_WGMMA(T, TYPE, TOKENS, COUNT, INPUTS)                                                                    \
   template <>                                                                                                          \
-  __device__ __forceinline__ void wgmma_register_weights<TOKENS>(float(&d)[COUNT], const uint32_t(&a)[4], uint64_t b) { \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" #TOKENS "k16.f32.bf16.bf16 {" QUIRE_NAMES_##COUNT "}, " INPUTS     \
-                 ", 1, 1, 1, 0;\n"                                                                                     \
+  __device__ __forceinline__ void wgmma_register_weights<T, TOKENS>(float(&d)[COUNT], const uint32_t(&a)[4],           \
+                                                                    uint64_t b) {                                      \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #TOKENS "k16.f32." TYPE "." TYPE " {" QUIRE_NAMES_##COUNT "}, "    \
+                 INPUTS ", 1, 1, 1, 0;\n"                                                                              \
                  : QUIRE_SUMS_##COUNT(0)                                                                               \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                                \
   }
-QUIRE_WGMMA(16, 8, "{%8, %9, %10, %11}, %12")
-QUIRE_WGMMA(32, 16, "{%16, %17, %18, %19}, %20")
-QUIRE_WGMMA(64, 32, "{%32, %33, %34, %35}, %36")
-QUIRE_WGMMA(128, 64, "{%64, %65, %66, %67}, %68")
+#define QUIRE_WGMMA_ALL(T, TYPE)                                \
+  QUIRE_WGMMA(T, TYPE, 8, 4, "{%4, %5, %6, %7}, %8")            \
+  QUIRE_WGMMA(T, TYPE, 16, 8, "{%8, %9, %10, %11}, %12")        \
+  QUIRE_WGMMA(T, TYPE, 32, 16, "{%16, %17, %18, %19}, %20")     \
+  QUIRE_WGMMA(T, TYPE, 64, 32, "{%32, %33, %34, %35}, %36")     \
+  QUIRE_WGMMA(T, TYPE, 128, 64, "{%64, %65, %66, %67}, %68")    \
+  QUIRE_WGMMA(T, TYPE, 256, 128, "{%128, %129, %130, %131}, %132")
+QUIRE_WGMMA_ALL(__nv_bfloat16, "bf16")
+QUIRE_WGMMA_ALL(__half, "f16")
+#undef QUIRE_SUMS_4
+#undef QUIRE_SUMS_8
+#undef QUIRE_SUMS_16
+#undef QUIRE_SUMS_32
+#undef QUIRE_SUMS_64
+#undef QUIRE_SUMS_128
+#undef QUIRE_NAMES_4
+#undef QUIRE_NAMES_8
+#undef QUIRE_NAMES_16
+#undef QUIRE_NAMES_32
+#undef QUIRE_NAMES_64
+#undef QUIRE_NAMES_128
 #undef QUIRE_WGMMA
+#undef QUIRE_WGMMA_ALL
 // clang-format on
 
 }  // namespace quire::cuda

@@ -108,7 +108,7 @@ TEST(CudaFused, NormAndIntegerLinear) {
   TestRandom random(72);
   SCOPED_TRACE(random.trace());
   for (const FormatId format : {FormatId::kQ4_0, FormatId::kQ4_1, FormatId::kQ4_K, FormatId::kQ8_0, FormatId::kQ5_K,
-                                FormatId::kQ5_1, FormatId::kIQ4_NL}) {
+                                FormatId::kQ5_1, FormatId::kIQ4_NL, FormatId::kInt4G128}) {
     for (const DType dtype : {DType::kBF16, DType::kF16}) {
       for (const int64_t num_tokens : {1, 24, 100}) {
         // Few chunks of k and many, few panels and more than blocks run.

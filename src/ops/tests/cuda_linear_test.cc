@@ -166,6 +166,7 @@ std::vector<int64_t> input_sizes(FormatId format) {
   const QuantFormat& quant = quant_format(format);
   if (quant.is_float) return {1, 7, 64, 520, 4104};
   if (quant.values_per_block == 32) return {32, 96, 576};
+  if (quant.values_per_block == 128) return {128, 256, 896};
   return {256, 768};
 }
 
@@ -206,11 +207,26 @@ TEST_F(CudaLinearTest, BiasResidualStridesAndFloatOutputs) {
 TEST_F(CudaLinearTest, RealShapes) {
   uint64_t seed = 3000;
   for (const FormatId format : {FormatId::kBF16, FormatId::kQ4_0, FormatId::kQ4_1, FormatId::kQ4_K, FormatId::kQ5_1,
-                                FormatId::kQ5_K, FormatId::kQ8_0}) {
+                                FormatId::kQ5_K, FormatId::kQ8_0, FormatId::kInt4G128}) {
     for (const int64_t num_tokens : {1, 5, 16, 70}) {
       judge({format, DType::kBF16, num_tokens, 960, 512, DType::kBF16}, seed++);
       judge({format, DType::kBF16, num_tokens, 512, 2048, DType::kF32}, seed++);
     }
+  }
+}
+
+// The tiles of `few_tokens_integer` for more tokens, and its other dtype.
+TEST_F(CudaLinearTest, ManyTokensOfIntegerWeights) {
+  uint64_t seed = 3500;
+  for (const FormatId format :
+       {FormatId::kQ4_0, FormatId::kQ4_K, FormatId::kQ6_K, FormatId::kQ8_0, FormatId::kInt4G128}) {
+    for (const int64_t num_tokens : {129, 250, 256}) {
+      judge({format, DType::kBF16, num_tokens, 136, 1280, DType::kBF16, true, true}, seed++);
+    }
+  }
+  for (const int64_t num_tokens : {1, 2, 8, 20, 64, 100, 255}) {
+    judge({FormatId::kInt4G128, DType::kF16, num_tokens, 136, 1280, DType::kF16, true, true}, seed++);
+    judge({FormatId::kInt4G128, DType::kF16, num_tokens, 320, 2560, DType::kF32}, seed++);
   }
 }
 
