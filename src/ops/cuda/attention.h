@@ -85,7 +85,5 @@ bool accepts_decode_split_kv(const AttentionCall& call);
 void attention_decode_split_kv(const AttentionCall& call);
 bool accepts_prefill_wgmma(const AttentionCall& call);
 void attention_prefill_wgmma(const AttentionCall& call);
-// For the row above: head_dim 128 over a cache of the queries' dtype.
-void attention_prefill_128(const AttentionCall& call);
 
 }  // namespace quire::cuda

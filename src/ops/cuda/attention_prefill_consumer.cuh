@@ -46,12 +46,12 @@ __device__ __forceinline__ void multiply_columns(float (&values)[N], const float
 template <int N>
 __device__ __forceinline__ void soften(float (&scores)[N], Softmax& state, const Mask& mask, float scale,
                                        float soft_cap, int t) {
-  if (soft_cap > 0) {
+  if (soft_cap > 0) [[unlikely]] {
 #pragma unroll
     for (int i = 0; i < N; ++i) scores[i] = soft_cap * tanhf(scores[i] * scale);
     scale = kLog2e;
   }
-  if (mask.is_needed) {
+  if (mask.is_needed) [[unlikely]] {
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       const int key = mask.first_key + i / 4 * 8 + 2 * t + i % 2;
@@ -61,9 +61,16 @@ __device__ __forceinline__ void soften(float (&scores)[N], Softmax& state, const
   }
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    float largest = scores[2 * r];
+    float some[4] = {scores[2 * r], scores[2 * r + 1], scores[4 + 2 * r], scores[4 + 2 * r + 1]};
 #pragma unroll
-    for (int i = 0; i < N / 4; ++i) largest = fmaxf(largest, fmaxf(scores[4 * i + 2 * r], scores[4 * i + 2 * r + 1]));
+    for (int i = 2; i < N / 4; ++i) {
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        float& one = some[i % 2 * 2 + k];
+        one = fmaxf(one, scores[4 * i + 2 * r + k]);
+      }
+    }
+    float largest = fmaxf(fmaxf(some[0], some[1]), fmaxf(some[2], some[3]));
     largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
     largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
     largest = fmaxf(state.largest[r], largest * scale);
@@ -159,7 +166,8 @@ struct Consumer {
     for (int i = 0; i < D / 16; ++i) {
       wgmma_shared<P>(
           scores, matrix_descriptor(q_address + static_cast<uint32_t>(i / 4 * S::kQSlabBytes + i % 4 * 32), 16, 1024),
-          matrix_descriptor(k_address + static_cast<uint32_t>(i / 4 * S::kSlabBytes + i % 4 * 32), 16, 1024), i > 0);
+          matrix_descriptor(k_address + static_cast<uint32_t>(i / 4 * kBlockBytes + i % 4 * 32), 16, S::kGroupBytes),
+          i > 0);
     }
     wgmma_commit();
   }
@@ -172,9 +180,9 @@ struct Consumer {
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
         wgmma_registers<P>(sums[part], &weights[4 * i],
-                           matrix_descriptor(v_address + static_cast<uint32_t>(part * (kColumns / 64) * S::kSlabBytes +
-                                                                               i * 16 * kRowBytes),
-                                             S::kSlabBytes, 1024),
+                           matrix_descriptor(v_address + static_cast<uint32_t>(part * (kColumns / 64) * kBlockBytes +
+                                                                               i * 2 * S::kGroupBytes),
+                                             kBlockBytes, S::kGroupBytes),
                            true);
       }
     }
@@ -281,6 +289,10 @@ struct Consumer {
       if (is_new) state = Softmax{};
       soften_tile(scores, state, tile, j, shared.k_scales(k_stage));
       if constexpr (IsF8) release(&control.k_empty[k_stage]);
+      // The exponentials run under the last products, if only the compiler does not move the wait before them: it moves
+      // nothing over this, which never waits.
+      hold(scores);
+      barrier_wait(&control.v_full[v_stage], v_parity);
       wgmma_wait<0>();
 #pragma unroll
       for (int part = 0; part < kParts; ++part) hold(sums[part]);

@@ -35,7 +35,7 @@ struct QueryProducer {
     __syncwarp();
     // Rows behind the sequence's last query are somebody else's: what becomes of them is not stored.
     if (lane < S::kSlabs) {
-      copy_box(shared.q(stage) + lane * S::kQSlabBytes, maps.q, {lane * 64, tile.head, tile.first_token, 0},
+      copy_box(shared.q(stage) + lane * S::kQSlabBytes, maps.q, Coordinates4{lane * 64, tile.head, tile.first_token, 0},
                &control.q_full[stage]);
     }
     ++turn;
@@ -50,76 +50,91 @@ struct QueryProducer {
   }
 };
 
-// One warp: the copy engine does the rest.
-template <typename S>
-__device__ __forceinline__ void produce(const Args& args, const Shared<S>& shared, const Maps& maps, int lane) {
-  Control<S>& control = shared.control();
-  QueryProducer<S> queries{.shared = shared, .maps = maps, .lane = lane};
+// Keys, or values, of a block's steps: one warp, the copy engine does the rest.
+template <typename S, bool IsK>
+struct PageProducer {
+  static constexpr int kStages = IsK ? S::kKStages : S::kVStages;
+  const Args& args;
+  const Shared<S>& shared;
+  const CUtensorMap* map;
+  int lane;
   uint32_t num_patches = 0;
-  // Asks for the boxes that hold a key which is seen; beyond the head's elements the copy engine writes zeros.
-  const auto load = [&](const Walk<S>& walk, char* target, const CUtensorMap* map, uint64_t* barrier, int page) {
-    const int box = lane / S::kSlabs;
-    const int slab = lane % S::kSlabs;
+
+  // The page of the lane's box, if that holds a key which is seen: 16 keys, or 8 and one slab where a box is not wide.
+  __device__ __forceinline__ int key_of(const Walk<S>& walk) const {
+    return walk.j * S::kKeys + (args.is_wide ? lane * kBoxKeys : lane / S::kSlabs * kGroupKeys);
+  }
+  __device__ __forceinline__ int page_of(const Walk<S>& walk) const {
+    const int key = key_of(walk);
+    const int num_keys = args.is_wide ? kBoxKeys : kGroupKeys;
+    if (key >= (walk.j + 1) * S::kKeys || key + num_keys <= walk.tile.first_key || key > walk.tile.last_key) return -1;
+    return args.page_table[walk.tile.sequence * args.page_table_stride + key / args.page_size];
+  }
+  __device__ __forceinline__ void load(const Walk<S>& walk, char* target, uint64_t* barrier, int page) const {
     const bool is_wanted = page >= 0;
     const unsigned wanted = __ballot_sync(0xffffffffu, is_wanted);
-    if (lane == 0) barrier_arrive_expecting(barrier, static_cast<uint32_t>(__popc(wanted) * kBoxKeys * kRowBytes));
+    const int box_bytes = args.is_wide ? 2 * S::kGroupBytes : kBlockBytes;
+    if (lane == 0) barrier_arrive_expecting(barrier, static_cast<uint32_t>(__popc(wanted) * box_bytes));
     __syncwarp();
-    if (is_wanted) {
-      const int row = (walk.j * S::kKeys + box * kBoxKeys) % args.page_size;
-      const int kv_head = walk.tile.head * args.num_kv_heads / args.num_heads;
-      copy_box(target + slab * S::kSlabBytes + box * kBoxKeys * kRowBytes, map, {slab * 64, row, kv_head, page},
-               barrier);
+    if (!is_wanted) return;
+    const int row = key_of(walk) % args.page_size;
+    const int kv_head = walk.tile.head * args.num_kv_heads / args.num_heads;
+    if (args.is_wide) {
+      copy_box(target + lane * 2 * S::kGroupBytes, map,
+               Coordinates5{0, 0, 0, kv_head * (args.page_size / kGroupKeys) + row / kGroupKeys, page}, barrier);
+    } else {
+      copy_box(target + lane * kBlockBytes, map, Coordinates4{lane % S::kSlabs * 64, row, kv_head, page}, barrier);
     }
-  };
-  const auto page_of = [&](const Walk<S>& walk) {
-    const int key = walk.j * S::kKeys + lane / S::kSlabs * kBoxKeys;
-    if (lane >= S::kBoxes || !walk.sees_box(key)) return -1;
-    return args.page_table[walk.tile.sequence * args.page_table_stride + key / args.page_size];
-  };
-  const auto load_values = [&](const Walk<S>& v, int page) {
-    const int stage = v.step % S::kVStages;
-    barrier_wait(&control.v_empty[stage], static_cast<uint32_t>(v.step / S::kVStages % 2) ^ 1u);
-    const int first_valid = max(0, v.tile.first_key - v.j * S::kKeys);
-    const int end_valid = min(S::kKeys, v.tile.last_key + 1 - v.j * S::kKeys);
-    if (first_valid == 0 && end_valid == S::kKeys) {
-      load(v, shared.v(stage), maps.v, &control.v_full[stage], page);
-      return;
-    }
-    // Slots outside may hold NaN, which times a weight of zero is NaN.
-    load(v, shared.v(stage), maps.v, &control.v_loaded, page);
-    barrier_wait(&control.v_loaded, num_patches++ % 2);
-    for (int r = 0; r < S::kKeys; ++r) {
-      if (first_valid <= r && r < end_valid) continue;
-      if (lane < S::kSlabs * 8) {
-        *reinterpret_cast<uint4*>(shared.v(stage) + lane / 8 * S::kSlabBytes + r * kRowBytes + lane % 8 * 16) =
-            uint4{0, 0, 0, 0};
-      }
-    }
-    fence_async_proxy();
-    __syncwarp();
-    if (lane == 0) barrier_arrive(&control.v_full[stage]);
-  };
-  Walk<S> k;
-  k.take_unit(args);
-  int page = page_of(k);
-  Walk<S> last;  // values follow one step behind
-  int last_page = -1;
-  while (true) {
-    if (!k.is_over) {
-      if (k.is_first()) queries.ask(k.tile);
-      const int stage = k.step % S::kKStages;
-      barrier_wait(&control.k_empty[stage], static_cast<uint32_t>(k.step / S::kKStages % 2) ^ 1u);
-      load(k, shared.k(stage), maps.k, &control.k_full[stage], page);
-    }
-    if (k.step > 0) load_values(last, last_page);
-    if (k.is_over) break;
-    last = k;
-    last_page = page;
-    k.next(args);
-    if (!k.is_over) page = page_of(k);
   }
-  queries.say_over();
-}
+  __device__ __forceinline__ void bring(const Walk<S>& walk, int page) {
+    Control<S>& control = shared.control();
+    const int stage = walk.step % kStages;
+    const uint32_t parity = static_cast<uint32_t>(walk.step / kStages % 2) ^ 1u;
+    if constexpr (IsK) {
+      barrier_wait(&control.k_empty[stage], parity);
+      load(walk, shared.k(stage), &control.k_full[stage], page);
+    } else {
+      barrier_wait(&control.v_empty[stage], parity);
+      const int first_valid = max(0, walk.tile.first_key - walk.j * S::kKeys);
+      const int end_valid = min(S::kKeys, walk.tile.last_key + 1 - walk.j * S::kKeys);
+      if (first_valid == 0 && end_valid == S::kKeys) {
+        load(walk, shared.v(stage), &control.v_full[stage], page);
+        return;
+      }
+      // Slots outside may hold NaN, which times a weight of zero is NaN.
+      load(walk, shared.v(stage), &control.v_loaded, page);
+      barrier_wait(&control.v_loaded, num_patches++ % 2);
+      for (int r = 0; r < S::kKeys; ++r) {
+        if (first_valid <= r && r < end_valid) continue;
+        if (lane < S::kSlabs * 8) {
+          *reinterpret_cast<uint4*>(shared.v(stage) + r / kGroupKeys * S::kGroupBytes + lane / 8 * kBlockBytes +
+                                    r % kGroupKeys * kRowBytes + lane % 8 * 16) = uint4{0, 0, 0, 0};
+        }
+      }
+      fence_async_proxy();
+      __syncwarp();
+      if (lane == 0) barrier_arrive(&control.v_full[stage]);
+    }
+  }
+  // K's warp brings the queries too.
+  __device__ __forceinline__ void run(const Maps& maps) {
+    QueryProducer<S> queries{.shared = shared, .maps = maps, .lane = lane};
+    Walk<S> walk;
+    walk.take_unit(args);
+    int page = page_of(walk);
+    while (!walk.is_over) {
+      if constexpr (IsK) {
+        if (walk.is_first()) queries.ask(walk.tile);
+      }
+      const Walk<S> now = walk;
+      const int now_page = page;
+      walk.next(args);
+      if (!walk.is_over) page = page_of(walk);  // comes while this step waits for room
+      bring(now, now_page);
+    }
+    if constexpr (IsK) queries.say_over();
+  }
+};
 
 // Codes of K or of V become f16, which holds them exactly, a key a thread; the next step's are asked for before. Scales
 // are for the consumers.
@@ -161,7 +176,7 @@ struct CodeProducer {
       }
       __syncwarp();
       if (is_wanted) {
-        copy_box(codes() + thread * kBoxKeys * kRowBytes, map, {0, key % args.page_size, kv_head, box_page},
+        copy_box(codes() + thread * kBoxKeys * kRowBytes, map, Coordinates4{0, key % args.page_size, kv_head, box_page},
                  have_come());
       }
     }
@@ -194,14 +209,15 @@ struct CodeProducer {
     ask();
     barrier_wait(IsK ? &control.k_empty[stage] : &control.v_empty[stage],
                  static_cast<uint32_t>(step / kStages % 2) ^ 1u);
-    char* const target = (IsK ? shared.k(stage) : shared.v(stage)) + thread * kRowBytes;
+    char* const target = (IsK ? shared.k(stage) : shared.v(stage)) + thread / kGroupKeys * S::kGroupBytes +
+                         thread % kGroupKeys * kRowBytes;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const uint32_t words[4] = {row[i].x, row[i].y, row[i].z, row[i].w};
       uint32_t pairs[8];
 #pragma unroll
       for (int p = 0; p < 8; ++p) pairs[p] = unpack_f8_pair(words[p / 2] >> (p % 2 * 16));
-      char* const slab = target + i / 4 * S::kSlabBytes;
+      char* const slab = target + i / 4 * kBlockBytes;
       const int first = i % 4 * 2;
       *reinterpret_cast<uint4*>(slab + (first ^ (thread % 8)) * 16) = {pairs[0], pairs[1], pairs[2], pairs[3]};
       *reinterpret_cast<uint4*>(slab + ((first + 1) ^ (thread % 8)) * 16) = {pairs[4], pairs[5], pairs[6], pairs[7]};

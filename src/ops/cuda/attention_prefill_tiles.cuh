@@ -8,25 +8,27 @@
 
 namespace quire::cuda::prefill {
 
-constexpr int kBoxKeys = 16;  // keys of one copy: a page holds a whole number of them
+constexpr int kBoxKeys = 16;   // keys of one copy: a page holds a whole number of them
+constexpr int kGroupKeys = 8;  // whose rows are one unit of the swizzle
 constexpr int kConsumers = 2;
 constexpr int kConsumerRows = 64;
 constexpr int kThreads = 128 * (1 + kConsumers);
 constexpr int kRowBytes = 128;  // 64 elements: a swizzled row
+constexpr int kBlockBytes = kGroupKeys * kRowBytes;
 
-// What one D takes. Matrices lie in slabs of 64 of the D elements, each row 128 bytes.
+// What one D takes. Slabs are 64 of the D elements: rows of 128 bytes. Queries lie slab after slab; keys and values in
+// groups of eight, which have a block of 1024 bytes for each slab, so that one copy brings whole rows.
 template <int D, bool IsF8>
 struct Shape {
   static constexpr int kKeys = D <= 128 ? 128 : 64;  // a tile
   static constexpr int kSlabs = D / 64;
-  static constexpr int kBoxes = kKeys / kBoxKeys * kSlabs;
+  static constexpr int kGroupBytes = kSlabs * kBlockBytes;
   static constexpr int kQStages = D <= 128 ? 2 : 1;
   static constexpr int kKStages = IsF8 ? 2 : 3;
   static constexpr int kVStages = 2;
   static constexpr int kQSlabBytes = kPrefillTileRows * kRowBytes;
-  static constexpr int kSlabBytes = kKeys * kRowBytes;
   static constexpr int kQBytes = kSlabs * kQSlabBytes;
-  static constexpr int kTileBytes = kSlabs * kSlabBytes;
+  static constexpr int kTileBytes = kKeys / kGroupKeys * kGroupBytes;
   static constexpr int kCodeBytes = IsF8 ? kKeys * D : 0;  // of K, and as many of V
   // Four lanes of a row of scores each find their keys' scales in a row.
   static constexpr int kScaleStride = kKeys / 4 + 4;
@@ -45,6 +47,7 @@ struct Args : AttentionArgs {
   int page_size;
   const PrefillItem* items;
   int num_units;  // items times heads
+  bool is_wide;   // one box brings all slabs
 };
 
 // A unit of work: the queries of one item and head, and the keys that they see.

@@ -58,6 +58,22 @@ __device__ __forceinline__ void copy_box(void* target, const CUtensorMap* map, c
       : "memory");
 }
 
+struct Coordinates5 {
+  int x;
+  int y;
+  int z;
+  int w;
+  int v;
+};
+__device__ __forceinline__ void copy_box(void* target, const CUtensorMap* map, const Coordinates5& at,
+                                         uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, "
+      "%7}], [%2];" ::"r"(shared_address(target)),
+      "l"(map), "r"(shared_address(barrier)), "r"(at.x), "r"(at.y), "r"(at.z), "r"(at.w), "r"(at.v)
+      : "memory");
+}
+
 // Contiguous memory: addresses and size are multiples of 16 bytes.
 __device__ __forceinline__ void copy_bytes(void* target, const void* source, uint32_t num_bytes, uint64_t* barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
