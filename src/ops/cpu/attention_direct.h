@@ -119,8 +119,12 @@ struct AttentionDirect {
       for (; step < end; step += Tiles::kStepElements) add_step(step);
 #pragma GCC unroll 12
       for (int r = 0; r < kRows; ++r) {
+        if (r < chunk.row_begin || r >= chunk.row_end) continue;
+        float* out = unit.state.out + int64_t{r} * unit.padded_dim + column;
+        const float alpha = unit.alpha[r];
+        const float beta = unit.beta[r];
 #pragma GCC unroll 8
-        for (int p = 0; p < kPanels; ++p) Tiles::update_output(unit, chunk, r, column + 16 * p, sums[r][p]);
+        for (int p = 0; p < kPanels; ++p) Tiles::update_output(out + 16 * p, alpha, beta, sums[r][p]);
       }
     }
     if constexpr (kPanels > 1) {

@@ -37,7 +37,7 @@ struct AttentionKernels {
       with_rows<kTileRows>(unit.num_rows, [&](auto rows) {
         constexpr int kRows = decltype(rows)::value;
         Direct::template score<Format, kRows>(unit, chunk);
-        for (int row = chunk.row_begin; row < chunk.row_end; ++row) States::soften_row(unit, chunk, row);
+        States::soften_rows(unit, chunk);
         States::merge_sums(unit, chunk);
         Direct::template add_values<Format, kRows, Lanes::panels_for_rows(kRows)>(unit, chunk, 0);
       });
@@ -46,7 +46,7 @@ struct AttentionKernels {
     Tiles::template load_keys<Format>(unit, chunk);
     Tiles::template load_values<Format>(unit, chunk);
     Tiles::compute_scores(unit, chunk);
-    for (int row = chunk.row_begin; row < chunk.row_end; ++row) States::soften_row(unit, chunk, row);
+    States::soften_rows(unit, chunk);
     States::merge_sums(unit, chunk);
     Tiles::add_values(unit, chunk);
   }

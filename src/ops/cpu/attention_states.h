@@ -31,36 +31,82 @@ struct AttentionStates {
     for (int64_t i = 0; i < int64_t{num_rows} * padded_dim; i += 16) Lanes::store(state.out + i, Lanes::set(0.0f));
   }
 
-  // Scores of one row become probabilities relative to the row's largest score in this chunk; what the row does not see
-  // becomes 0. Scores come in units of log2(e), except under a soft-cap.
-  static void soften_row(const Unit& unit, const Chunk& chunk, int row) {
+  // Keys that a row sees, counted from the chunk's start.
+  struct Seen {
+    int begin;
+    int end;
+    bool is_whole() const { return begin == 0 && end == kChunk; }
+  };
+  static Seen seen_by(const Unit& unit, const Chunk& chunk, int row) {
+    return {static_cast<int>(larger(chunk.key_begin, unit.row_first_key(row) - chunk.first_position)),
+            static_cast<int>(smaller(chunk.key_end, unit.row_end_key(row) - chunk.first_position))};
+  }
+
+  // Lane by lane, the largest score that a row sees; what it does not see becomes -infinity, as far as it stands among
+  // sixteen that it sees. Scores come in units of log2(e), except under a soft-cap.
+  static Vec largest_scores(const Unit& unit, const Seen& seen, float* scores) {
     constexpr float kLog2E = LaneMath<Lanes>::kLog2E;
     const float cap = unit.inputs.soft_cap;
-    float* scores = unit.scores + int64_t{row} * kChunk;
-    const int begin = static_cast<int>(larger(chunk.key_begin, unit.row_first_key(row) - chunk.first_position));
-    const int end = static_cast<int>(smaller(chunk.key_end, unit.row_end_key(row) - chunk.first_position));
     Vec largest = Lanes::set(kMinusInfinity);
-    for (int i = begin / 16 * 16; i < end; i += 16) {
+    if (seen.is_whole() && !(cap > 0)) {
+#pragma GCC unroll 8
+      for (int i = 0; i < kChunk; i += 16) largest = Lanes::max(largest, Lanes::load(scores + i));
+      return largest;
+    }
+    for (int i = seen.begin / 16 * 16; i < seen.end; i += 16) {
       Vec score = Lanes::load(scores + i);
       if (cap > 0) score = Lanes::mul(Lanes::set(cap * kLog2E), Math::tanh(score));
-      const bool is_part = i < begin || i + 16 > end;
-      if (is_part) score = Lanes::keep_lanes(score, begin - i, end - i, kMinusInfinity);
+      const bool is_part = i < seen.begin || i + 16 > seen.end;
+      if (is_part) score = Lanes::keep_lanes(score, seen.begin - i, seen.end - i, kMinusInfinity);
       if (is_part || cap > 0) Lanes::store(scores + i, score);
       largest = Lanes::max(largest, score);
     }
-    const float row_largest = Lanes::largest(largest);
+    return largest;
+  }
+
+  // Scores of a row become probabilities, 0 where it sees nothing; returns their sums, lane by lane.
+  static Vec exponentiate(const Chunk& chunk, const Seen& seen, float row_largest, float* scores) {
     const Vec base = Lanes::set(row_largest);
     Vec sum = Lanes::set(0.0f);
-    for (int i = begin / 16 * 16; i < end; i += 16) {
+    if (seen.is_whole()) {
+#pragma GCC unroll 8
+      for (int i = 0; i < kChunk; i += 16) {
+        const Vec p = Products::exp2(Lanes::sub(Lanes::load(scores + i), base));
+        sum = Lanes::add(sum, Products::keep_probabilities(scores, i, p));
+      }
+      return sum;
+    }
+    const int begin = seen.begin / 16 * 16;
+    for (int i = begin; i < seen.end; i += 16) {
       Vec p = Products::exp2(Lanes::sub(Lanes::load(scores + i), base));
-      if (i < begin || i + 16 > end) p = Lanes::keep_lanes(p, begin - i, end - i, 0.0f);
+      if (i < seen.begin || i + 16 > seen.end) p = Lanes::keep_lanes(p, seen.begin - i, seen.end - i, 0.0f);
       sum = Lanes::add(sum, Products::keep_probabilities(scores, i, p));
     }
     const Vec zero = Lanes::set(0.0f);
-    for (int i = chunk.key_begin / 16 * 16; i < begin / 16 * 16; i += 16) Products::keep_probabilities(scores, i, zero);
-    for (int i = (end + 15) / 16 * 16; i < chunk.key_end; i += 16) Products::keep_probabilities(scores, i, zero);
-    unit.chunk_largest[row] = row_largest;
-    unit.chunk_sum[row] = Lanes::sum(sum);
+    for (int i = chunk.key_begin / 16 * 16; i < begin; i += 16) Products::keep_probabilities(scores, i, zero);
+    for (int i = (seen.end + 15) / 16 * 16; i < chunk.key_end; i += 16) Products::keep_probabilities(scores, i, zero);
+    return sum;
+  }
+
+  // Scores become probabilities relative to the row's largest score in this chunk. Sixteen rows at a time, whose lanes
+  // are put together at once.
+  static void soften_rows(const Unit& unit, const Chunk& chunk) {
+    for (int first = chunk.row_begin; first < chunk.row_end; first += 16) {
+      const int count = chunk.row_end - first < 16 ? chunk.row_end - first : 16;
+      float* scores = unit.scores + int64_t{first} * kChunk;
+      Seen seen[16];
+      Vec lanes[16];
+      for (int r = 0; r < count; ++r) {
+        seen[r] = seen_by(unit, chunk, first + r);
+        lanes[r] = largest_scores(unit, seen[r], scores + r * kChunk);
+      }
+      for (int r = count; r < 16; ++r) lanes[r] = Lanes::set(0.0f);
+      Lanes::store(unit.chunk_largest + first, Lanes::largest_of_each(lanes), count);
+      for (int r = 0; r < count; ++r) {
+        lanes[r] = exponentiate(chunk, seen[r], unit.chunk_largest[first + r], scores + r * kChunk);
+      }
+      Lanes::store(unit.chunk_sum + first, Lanes::sum_of_each(lanes), count);
+    }
   }
 
   // Merges a later (m, l) of sixteen rows into an earlier one; alpha and beta are what the earlier and the later O are

@@ -167,12 +167,9 @@ struct AttentionTiles {
         [&](int r, int p, const Vec& sum) { Lanes::store(scores + r * kChunk + p * 16, sum); });
   }
 
-  // O = O * alpha + sum * beta for sixteen columns of a row, if the row sees the chunk.
-  static void update_output(const Unit& unit, const Chunk& chunk, int row, int column, const Vec& sum) {
-    if (row < chunk.row_begin || row >= chunk.row_end) return;
-    float* out = unit.state.out + int64_t{row} * unit.padded_dim + column;
-    const Vec added = Lanes::mul(sum, Lanes::set(unit.beta[row]));
-    Lanes::store(out, Lanes::fma(Lanes::load(out), Lanes::set(unit.alpha[row]), added));
+  // O = O * alpha + sum * beta for sixteen columns of a row.
+  static void update_output(float* out, float alpha, float beta, const Vec& sum) {
+    Lanes::store(out, Lanes::fma(Lanes::load(out), Lanes::set(alpha), Lanes::mul(sum, Lanes::set(beta))));
   }
 
   // O = O * alpha + (P · V) * beta for kRows rows and kPanels panels of columns from `panel` on, kPanels more while
@@ -183,11 +180,21 @@ struct AttentionTiles {
     const int64_t seen_end = unit.row_end_key(row + kRows - 1) - chunk.first_position;
     const int begin = step_begin(static_cast<int>(larger(chunk.key_begin, seen_begin))) / kWordElements;
     const int end = step_end(static_cast<int>(smaller(chunk.key_end, seen_end))) / kWordElements;
+    // Read once, not again after each store.
+    const float* const alpha = unit.alpha + row;
+    const float* const beta = unit.beta + row;
+    const int64_t padded_dim = unit.padded_dim;
+    const int first_seeing = chunk.row_begin - row;
+    const int end_seeing = chunk.row_end - row;
     for (; panel + kPanels <= end_panel; panel += kPanels) {
+      float* const out = unit.state.out + row * padded_dim + panel * 16;
       multiply_tile<kRows, kPanels, kChunk, 1>(
           words(unit.scores) + int64_t{row} * kChunk + begin,
-          words(unit.v) + (int64_t{panel} * kChunkWords + begin) * 16, kChunkWords * 16, end - begin,
-          [&](int r, int p, const Vec& sum) { update_output(unit, chunk, row + r, (panel + p) * 16, sum); });
+          words(unit.v) + (int64_t{panel} * kChunkWords + begin) * 16, kChunkWords * 16,
+          end - begin, [=](int r, int p, const Vec& sum) __attribute__((always_inline)) {
+            if (r < first_seeing || r >= end_seeing) return;
+            update_output(out + r * padded_dim + p * 16, alpha[r], beta[r], sum);
+          });
     }
     return panel;
   }

@@ -145,6 +145,16 @@ struct Avx2Lanes {
     const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
   }
+  static Vec sum_of_each(const Vec (&rows)[16]) {
+    float sums[16];
+    for (int r = 0; r < 16; ++r) sums[r] = sum(rows[r]);
+    return load(sums);
+  }
+  static Vec largest_of_each(const Vec (&rows)[16]) {
+    float all[16];
+    for (int r = 0; r < 16; ++r) all[r] = largest(rows[r]);
+    return load(all);
+  }
 
   // One 8 x 8 corner: rows r..r+7 of registers, to columns of `out` 16 apart.
   [[gnu::always_inline]] static void transpose_8x8(const __m256 (&r)[8], float* out, int count) {

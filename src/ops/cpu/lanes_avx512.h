@@ -119,6 +119,35 @@ struct Avx512Lanes {
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
   }
 
+  // Lane r: sum(rows[r]), or largest(rows[r]).
+  static Vec sum_of_each(const Vec (&rows)[16]) {
+    return join_each(rows, [](__m512 a, __m512 b) { return _mm512_add_ps(a, b); });
+  }
+  static Vec largest_of_each(const Vec (&rows)[16]) {
+    return join_each(rows, [](__m512 a, __m512 b) { return _mm512_max_ps(a, b); });
+  }
+  // Lanes 8, 4, 2 and 1 apart are joined, of twice as many rows to a register each time.
+  template <typename Join>
+  [[gnu::always_inline]] static Vec join_each(const Vec (&rows)[16], Join join) {
+    __m512 ends[4];  // quarter q of number c: four lanes of row 4 q + c
+    for (int c = 0; c < 4; ++c) {
+      const auto two_rows = [&](int row) __attribute__((always_inline)) {
+        const __m512 a = rows[row].v;
+        const __m512 b = rows[row + 4].v;
+        return join(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+      };
+      const __m512 low = two_rows(c);
+      const __m512 high = two_rows(c + 8);
+      ends[c] = join(_mm512_shuffle_f32x4(low, high, 0x88), _mm512_shuffle_f32x4(low, high, 0xdd));
+    }
+    const auto two_ends = [&](__m512 a, __m512 b) __attribute__((always_inline)) {
+      return join(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee));
+    };
+    const __m512 even = two_ends(ends[0], ends[1]);
+    const __m512 odd = two_ends(ends[2], ends[3]);
+    return {join(_mm512_shuffle_ps(even, odd, 0x88), _mm512_shuffle_ps(even, odd, 0xdd))};
+  }
+
   // out[k] holds lane k of each row.
   [[gnu::always_inline]] static void transpose(const Vec (&rows)[16], Vec (&out)[16]) {
     __m512 a[16];

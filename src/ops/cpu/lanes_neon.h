@@ -173,6 +173,16 @@ struct NeonLanes {
     }
     return s[0];
   }
+  static Vec sum_of_each(const Vec (&rows)[16]) {
+    float sums[16];
+    for (int r = 0; r < 16; ++r) sums[r] = sum(rows[r]);
+    return load(sums);
+  }
+  static Vec largest_of_each(const Vec (&rows)[16]) {
+    float all[16];
+    for (int r = 0; r < 16; ++r) all[r] = largest(rows[r]);
+    return load(all);
+  }
 
   static void store_transposed(const Vec (&rows)[16], float* out, int count) {
     float lanes[16][16];

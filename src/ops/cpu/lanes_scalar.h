@@ -149,6 +149,17 @@ struct ScalarLanes {
     }
     return s[0];
   }
+  // Lane r: sum(rows[r]), or largest(rows[r]).
+  static Vec sum_of_each(const Vec (&rows)[16]) {
+    float sums[16];
+    for (int r = 0; r < 16; ++r) sums[r] = sum(rows[r]);
+    return load(sums);
+  }
+  static Vec largest_of_each(const Vec (&rows)[16]) {
+    float all[16];
+    for (int r = 0; r < 16; ++r) all[r] = largest(rows[r]);
+    return load(all);
+  }
 
   static void store_transposed(const Vec (&rows)[16], float* out, int count) {
     for (int column = 0; column < count; ++column) {
