@@ -11,7 +11,8 @@
 // so that bits differ from the rows for fewer tokens.
 //
 // Numbers: where a format has 4 bits and a scale, packed: code less offset, which is exact, times the scale (of bf16 in
-// two halves, so that only the last addition rounds). Else scale and minimum in float, then rounded.
+// two halves, so that only the last addition rounds). For few tokens and groups of 128 without the scale, which
+// multiplies a group's sums. Else scale and minimum in float, then rounded.
 #pragma once
 
 #include <algorithm>
@@ -49,7 +50,7 @@ constexpr int scale_bytes_of_chunk(ScaleKind kind, int group_size, int chunk) {
 
 template <int Bits, ScaleKind Kind, int GroupSize, int N>
 struct IntegerShape {
-  static constexpr int kChunk = N > 128 ? 128 : kLargestChunk;
+  static constexpr int kChunk = N >= 64 ? 128 : kLargestChunk;
   static constexpr int kTileK = Bits == 4 ? 64 : 32;
   static constexpr int kTiles = kChunk / kTileK;
   static constexpr int kCodeBytes = kTiles * kWeightTileBytes;  // of a panel
@@ -60,9 +61,11 @@ struct IntegerShape {
   static constexpr int kTokenBytes = kBoxes * N * 128;
   static constexpr int kUsedBytes = kTokenBytes + kPanels * (kCodeBytes + kScaleBytes);
   static constexpr int kStageBytes = (kUsedBytes + 1023) / 1024 * 1024;  // boxes lie at multiples of the swizzle
-  static constexpr bool kIsLarge = kStageBytes > kIntegerRingBytes / 2;
+  static constexpr bool kIsLarge = N > 64;  // one block a multiprocessor, for the registers of its sums
   static constexpr int kStages = std::min(6, (kIsLarge ? kLargeRingBytes : kIntegerRingBytes) / kStageBytes);
   static constexpr int kSharedBytes = std::max(kStages * kStageBytes, N* kSumStride * 4) + 1024;
+  // Of large blocks a whole warpgroup asks for memory, so that it can give registers away.
+  static constexpr int kBlockThreads = kIsLarge ? kConsumers + 128 : kThreads;
   static_assert(kStages >= 2 && kTiles % 2 == 0);
 };
 
@@ -95,6 +98,10 @@ constexpr float kBias = Bits == 4 ? 128.0f : 32768.0f;
 template <typename T>
 constexpr uint32_t kBiasPair = std::is_same_v<T, bf16> ? 0x43004300u : 0x64006400u;
 
+// Sums of a group of their own, beside the sums of all, must find room in the registers.
+template <ScaleKind Kind, int N>
+constexpr bool kScalesSums = Kind == ScaleKind::kHalfAndZero&& N <= 32;
+
 template <typename T, ScaleKind Kind>
 __device__ __forceinline__ PackedGroup load_packed_group(const uint8_t* block, int g, int offset) {
   PackedGroup group;
@@ -117,13 +124,14 @@ __device__ __forceinline__ PackedGroup load_packed_group(const uint8_t* block, i
   return group;
 }
 
-template <typename T>
+template <typename T, bool IsScaled>
 __device__ __forceinline__ uint32_t make_pair(uint32_t biased, const PackedGroup& group, int half) {
   using Pair = std::conditional_t<std::is_same_v<T, bf16>, __nv_bfloat162, __half2>;
   const auto pair = [](const uint32_t& bits) { return *reinterpret_cast<const Pair*>(&bits); };
   const Pair code = __hsub2(pair(biased), pair(group.offset[half]));
-  Pair number;
-  if constexpr (std::is_same_v<T, bf16>) {
+  Pair number = code;
+  if constexpr (!IsScaled) {
+  } else if constexpr (std::is_same_v<T, bf16>) {
     number = __hfma2(code, pair(group.scale[half]), __hmul2(code, pair(group.rest[half])));
   } else {
     number = __hmul2(code, pair(group.scale[half]));
@@ -132,13 +140,13 @@ __device__ __forceinline__ uint32_t make_pair(uint32_t biased, const PackedGroup
 }
 
 // One step of 16 k: register p has row g + 8 (p % 2).
-template <typename T>
+template <typename T, bool IsScaled>
 __device__ __forceinline__ void make_packed_numbers(uint32_t (&a)[4], uint32_t word, const PackedGroup& group) {
 #pragma unroll
   for (int p = 0; p < 4; ++p) {
     uint32_t biased;
     asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(biased) : "r"(word >> (4 * p)), "r"(0x000f000fu), "r"(kBiasPair<T>));
-    a[p] = make_pair<T>(biased, group, p % 2);
+    a[p] = make_pair<T, IsScaled>(biased, group, p % 2);
   }
 }
 
@@ -167,7 +175,8 @@ __device__ __forceinline__ void make_float_numbers(uint32_t (&a)[4], uint32_t lo
 // ---- The kernel -----------------------------------------------------------------------------------------------------
 
 template <typename T, int Bits, ScaleKind Kind, int GroupSize, int N>
-__global__ void __launch_bounds__(kThreads, IntegerShape<Bits, Kind, GroupSize, N>::kIsLarge ? 1 : 2)
+__global__ void __launch_bounds__(IntegerShape<Bits, Kind, GroupSize, N>::kBlockThreads,
+                                  IntegerShape<Bits, Kind, GroupSize, N>::kIsLarge ? 1 : 2)
     few_tokens_integer_kernel(const __grid_constant__ CUtensorMap x_map, IntegerArgs args) {
   using S = IntegerShape<Bits, Kind, GroupSize, N>;
   extern __shared__ char dynamic_shared[];
@@ -192,60 +201,71 @@ __global__ void __launch_bounds__(kThreads, IntegerShape<Bits, Kind, GroupSize, 
   let_next_start();
   __syncthreads();
 
-  if (warp == kConsumers / 32) {
-    // A lane a panel; panels past the last are the last again, and are not stored.
-    const int first_panel = static_cast<int>(blockIdx.x) * args.output.outputs_of_tile() / kPanelLanes;
-    const int behind = args.output.is_gated() && lane >= kPanels / 2
-                           ? args.output.num_outputs / kPanelLanes + lane - kPanels / 2
-                           : lane;
-    const int64_t panel = min(first_panel + behind, static_cast<int>(args.w.panels_per_expert) - 1);
-    const uint8_t* codes = args.w.codes + panel * args.w.panel_code_bytes;
-    const uint8_t* scales = args.w.scales + panel * args.w.panel_scale_bytes;
-    const auto load_weights = [&](int i, int s) {
-      char* const stage = ring + s * S::kStageBytes + S::kTokenBytes;
-      if (lane == 0) barrier_arrive_expecting(&full[s], S::kUsedBytes);
+  if (warp >= kConsumers / 32) {
+    if constexpr (S::kIsLarge) asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
+    if (warp == kConsumers / 32) {
+      // A lane a panel; panels past the last are the last again, and are not stored.
+      const int first_panel = static_cast<int>(blockIdx.x) * args.output.outputs_of_tile() / kPanelLanes;
+      const int behind = args.output.is_gated() && lane >= kPanels / 2
+                             ? args.output.num_outputs / kPanelLanes + lane - kPanels / 2
+                             : lane;
+      const int64_t panel = min(first_panel + behind, static_cast<int>(args.w.panels_per_expert) - 1);
+      const uint8_t* codes = args.w.codes + panel * args.w.panel_code_bytes;
+      const uint8_t* scales = args.w.scales + panel * args.w.panel_scale_bytes;
+      const auto load_weights = [&](int i, int s) {
+        char* const stage = ring + s * S::kStageBytes + S::kTokenBytes;
+        if (lane == 0) barrier_arrive_expecting(&full[s], S::kUsedBytes);
+        __syncwarp();
+        if (lane < kPanels) {
+          const int64_t chunk = begin + i;
+          copy_bytes(stage + lane * S::kCodeBytes, codes + chunk * S::kCodeBytes, S::kCodeBytes, &full[s]);
+          copy_bytes(stage + kPanels * S::kCodeBytes + lane * S::kScaleBytes,
+                     scales + chunk / S::kChunksOfScales * S::kScaleBytes, S::kScaleBytes, &full[s]);
+        }
+      };
+      const auto load_tokens = [&](int i, int s) {
+        if (lane < S::kBoxes) {
+          copy_box(ring + s * S::kStageBytes + lane * N * 128, &x_map,
+                   Coordinates2{(begin + i) * S::kChunk + lane * kBoxElements, 0}, &full[s], evict_last_policy());
+        }
+      };
+      const int num_first = min(S::kStages, count);
+      for (int i = 0; i < num_first; ++i) load_weights(i, i);
+      wait_for_previous();
+      for (int i = 0; i < num_first; ++i) load_tokens(i, i);
+      int s = 0;
+      uint32_t parity = 0;
+      for (int i = num_first; i < count; ++i) {
+        barrier_wait(&empty[s], parity);
+        load_weights(i, s);
+        load_tokens(i, s);
+        if (++s == S::kStages) {
+          s = 0;
+          parity ^= 1u;
+        }
+      }
       __syncwarp();
-      if (lane < kPanels) {
-        const int64_t chunk = begin + i;
-        copy_bytes(stage + lane * S::kCodeBytes, codes + chunk * S::kCodeBytes, S::kCodeBytes, &full[s]);
-        copy_bytes(stage + kPanels * S::kCodeBytes + lane * S::kScaleBytes,
-                   scales + chunk / S::kChunksOfScales * S::kScaleBytes, S::kScaleBytes, &full[s]);
-      }
-    };
-    const auto load_tokens = [&](int i, int s) {
-      if (lane < S::kBoxes) {
-        copy_box(ring + s * S::kStageBytes + lane * N * 128, &x_map,
-                 Coordinates2{(begin + i) * S::kChunk + lane * kBoxElements, 0}, &full[s], evict_last_policy());
-      }
-    };
-    const int num_first = min(S::kStages, count);
-    for (int i = 0; i < num_first; ++i) load_weights(i, i);
-    wait_for_previous();
-    for (int i = 0; i < num_first; ++i) load_tokens(i, i);
-    int s = 0;
-    uint32_t parity = 0;
-    for (int i = num_first; i < count; ++i) {
-      barrier_wait(&empty[s], parity);
-      load_weights(i, s);
-      load_tokens(i, s);
-      if (++s == S::kStages) {
-        s = 0;
-        parity ^= 1u;
-      }
     }
-    __syncwarp();
+    cluster_barrier();  // as in finish_tile
+    if (num_parts > 1) cluster_barrier();
   } else {
+    if constexpr (S::kIsLarge) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     wait_for_previous();
     const int g = lane / 4;
     float sums[N / 2] = {};
     const float bias = kBias<Bits> + static_cast<float>(args.w.panel.offset);
-    int s = 0;
-    int before = 0;  // a stage whose last products may still run
-    uint32_t parity = 0;
     std::conditional_t<kIsPacked<Bits, Kind>, PackedGroup, FloatGroup> group;
+    constexpr bool kScales = kScalesSums<Kind, N>;
+    [[maybe_unused]] float group_sums[kScales ? N / 2 : 1];
+    [[maybe_unused]] float scales_now[2] = {};  // of rows g and g + 8, in the group that is being multiplied
+    [[maybe_unused]] float scales_next[2] = {};
     const auto load_group = [&](const uint8_t* scales, int index) {
       const uint8_t* block = scales;
       if constexpr (!S::kHasSuperBlocks) block += index * scale_bytes_of_chunk(Kind, GroupSize, GroupSize);
+      if constexpr (kScales) {
+        scales_next[0] = to_float(reinterpret_cast<const f16*>(block)[g]);
+        scales_next[1] = to_float(reinterpret_cast<const f16*>(block)[g + 8]);
+      }
       if constexpr (kIsPacked<Bits, Kind>) {
         group = load_packed_group<T, Kind>(block, g, args.w.panel.offset);
       } else {
@@ -257,49 +277,93 @@ __global__ void __launch_bounds__(kThreads, IntegerShape<Bits, Kind, GroupSize, 
       }
     };
     constexpr int kSteps = S::kTileK / 16;
-    uint32_t a[2][kSteps][4];
-    for (int i = 0; i < count; ++i) {
-      const char* const stage = ring + s * S::kStageBytes;
-      const uint32_t tokens = shared_address(stage);
-      const char* const codes = stage + S::kTokenBytes + warp * S::kCodeBytes + 16 * lane;
+    const auto make_numbers = [&](uint32_t(&a)[kSteps][4], int s, int i, int tile) {
+      const char* const panels = ring + s * S::kStageBytes + S::kTokenBytes;
       const uint8_t* const scales =
-          reinterpret_cast<const uint8_t*>(stage) + S::kTokenBytes + kPanels * S::kCodeBytes + warp * S::kScaleBytes;
+          reinterpret_cast<const uint8_t*>(panels) + kPanels * S::kCodeBytes + warp * S::kScaleBytes;
       const int first_group = (begin + i) % S::kChunksOfScales * (S::kChunk / GroupSize);
-      barrier_wait(&full[s], parity);
+      const uint4 loaded =
+          *reinterpret_cast<const uint4*>(panels + warp * S::kCodeBytes + tile * kWeightTileBytes + 16 * lane);
+      const uint32_t words[4] = {loaded.x, loaded.y, loaded.z, loaded.w};
 #pragma unroll
-      for (int tile = 0; tile < S::kTiles; ++tile) {
-        const uint4 loaded = *reinterpret_cast<const uint4*>(codes + tile * kWeightTileBytes);
-        const uint32_t words[4] = {loaded.x, loaded.y, loaded.z, loaded.w};
-        wgmma_wait<1>();  // who read these registers has ended
-        if (tile == 1 && i > 0) {
-          __syncwarp();
-          if (lane == 0) barrier_arrive(&empty[before]);
+      for (int step = 0; step < kSteps; ++step) {
+        const int at = tile * S::kTileK + step * 16;
+        if (at % GroupSize == 0) load_group(scales, first_group + at / GroupSize);
+        if constexpr (kIsPacked<Bits, Kind>) {
+          make_packed_numbers<T, !kScales>(a[step], words[step], group);
+        } else if constexpr (Bits == 4) {
+          make_float_numbers<T, 4>(a[step], words[step], 0, group);
+        } else {
+          make_float_numbers<T, 8>(a[step], words[2 * step], words[2 * step + 1], group);
         }
+      }
+    };
+    // Behind the last product of a group.
+    const auto end_group = [&] {
+      if constexpr (kScales) {
+        hold(group_sums);
 #pragma unroll
-        for (int step = 0; step < kSteps; ++step) {
-          const int at = tile * S::kTileK + step * 16;
-          if (at % GroupSize == 0) load_group(scales, first_group + at / GroupSize);
-          if constexpr (kIsPacked<Bits, Kind>) {
-            make_packed_numbers<T>(a[tile % 2][step], words[step], group);
-          } else if constexpr (Bits == 4) {
-            make_float_numbers<T, 4>(a[tile % 2][step], words[step], 0, group);
-          } else {
-            make_float_numbers<T, 8>(a[tile % 2][step], words[2 * step], words[2 * step + 1], group);
+        for (int j = 0; j < N / 2; ++j) sums[j] += scales_now[j % 4 / 2] * group_sums[j];
+        scales_now[0] = scales_next[0];
+        scales_now[1] = scales_next[1];
+      }
+    };
+    // The numbers of a tile are made while the products of the one before run, over the ends of chunks too; but no
+    // product runs on over the end of the loop's body: ptxas would make all of them wait for one another (C7513).
+    uint32_t a[2][kSteps][4];
+    int s = 0;
+    uint32_t parity = 0;
+    barrier_wait(&full[0], 0);
+    make_numbers(a[0], 0, 0, 0);
+    scales_now[0] = scales_next[0];
+    scales_now[1] = scales_next[1];
+    const auto release = [&](int stage) {
+      __syncwarp();
+      if (lane == 0) barrier_arrive(&empty[stage]);
+    };
+    constexpr int kBodyChunks = S::kTiles == 2 ? kChunksOfUnit : 1;
+    for (int first = 0; first < count; first += kBodyChunks) {
+      int before = 0;  // the stage of the chunk before, in this body
+#pragma unroll
+      for (int c = 0; c < kBodyChunks; ++c) {
+        const int i = first + c;
+        const int current = s;
+        const uint64_t tokens = matrix_descriptor(shared_address(ring + s * S::kStageBytes), 16, 1024);
+#pragma unroll
+        for (int tile = 0; tile < S::kTiles; ++tile) {
+          wgmma_fence();
+#pragma unroll
+          for (int step = 0; step < kSteps; ++step) {
+            const int at = tile * S::kTileK + step * 16;
+            const uint64_t x = tokens + (at / kBoxElements * N * 128 + at % kBoxElements * 2) / 16;
+            if constexpr (kScales) {
+              wgmma_register_weights<T, N>(group_sums, a[tile % 2][step], x, at % GroupSize != 0);
+            } else {
+              wgmma_register_weights<T, N>(sums, a[tile % 2][step], x, true);
+            }
+          }
+          wgmma_commit();
+          const bool ends_chunk = tile + 1 == S::kTiles;
+          const bool is_last = i + 1 == count;
+          if (ends_chunk) {
+            // Behind the last chunk its own first tile again, for nothing.
+            if (!is_last && ++s == S::kStages) {
+              s = 0;
+              parity ^= 1u;
+            }
+            barrier_wait(&full[s], parity);
+          }
+          if (c > 0 || tile > 0) wgmma_wait<1>();  // who read these registers has ended
+          if (c > 0 && tile == 0) release(before);
+          make_numbers(a[(tile + 1) % 2], s, ends_chunk && !is_last ? i + 1 : i, ends_chunk ? 0 : tile + 1);
+          const bool ends_body = ends_chunk && c + 1 == kBodyChunks;
+          if (ends_body || (kScales && (tile + 1) * S::kTileK % GroupSize == 0)) {
+            wgmma_wait<0>();
+            end_group();
           }
         }
-        wgmma_fence();
-#pragma unroll
-        for (int step = 0; step < kSteps; ++step) {
-          const int at = tile * S::kTileK + step * 16;
-          const uint32_t x = tokens + static_cast<uint32_t>(at / kBoxElements * N * 128 + at % kBoxElements * 2);
-          wgmma_register_weights<T, N>(sums, a[tile % 2][step], matrix_descriptor(x, 16, 1024));
-        }
-        wgmma_commit();
-      }
-      before = s;
-      if (++s == S::kStages) {
-        s = 0;
-        parity ^= 1u;
+        before = current;
+        if (c + 1 == kBodyChunks) release(current);
       }
     }
     wgmma_wait<0>();
@@ -307,9 +371,8 @@ __global__ void __launch_bounds__(kThreads, IntegerShape<Bits, Kind, GroupSize, 
     // The ring is free: everything that was asked for has come and been used.
     asm volatile("bar.sync 1, 256;" ::: "memory");
     store_sums<N>(ring, sums);
+    finish_tile<false>(args.output, ring);
   }
-
-  finish_tile<false>(args.output, ring);
 }
 
 template <typename T, int Bits, ScaleKind Kind, int GroupSize, int N>
@@ -325,9 +388,9 @@ void launch_integer(const LinearCall& call) {
                                              .sizes = sizes,
                                              .strides = strides,
                                              .box = box});
-  constexpr int kSharedBytes = IntegerShape<Bits, Kind, GroupSize, N>::kSharedBytes;
+  using Shape = IntegerShape<Bits, Kind, GroupSize, N>;
   const auto kernel = few_tokens_integer_kernel<T, Bits, Kind, GroupSize, N>;
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kSharedBytes));
   const int num_tiles = num_tiles_of(args.output);
   constexpr int kLeastChunks = 2;
   constexpr int kManyChunks =
@@ -338,7 +401,8 @@ void launch_integer(const LinearCall& call) {
     num_parts *= 2;
   }
   launch_cluster(call.stream, kernel, dim3(static_cast<unsigned>(num_tiles), static_cast<unsigned>(num_parts)),
-                 dim3(kThreads), dim3(1, static_cast<unsigned>(num_parts)), kSharedBytes, x_map, args);
+                 dim3(Shape::kBlockThreads), dim3(1, static_cast<unsigned>(num_parts)), Shape::kSharedBytes, x_map,
+                 args);
 }
 
 template <typename T, int Bits, ScaleKind Kind, int GroupSize>

@@ -28,12 +28,12 @@ namespace quire::cuda {
 
 namespace {
 
-constexpr int kWarps = 8;
+constexpr int kWarps = 16;
 constexpr int kThreads = 32 * kWarps;
 constexpr int kChunk = 256;                  // k
 constexpr int kGroups = 8;                   // of 32, in a chunk
 constexpr int kPanelsAtOnce = 8;             // whose sums are added over the warps together
-constexpr int kMaxSharedBytes = 216 * 1024;  // that a launch asks for, beside the kernel's own
+constexpr int kMaxSharedBytes = 208 * 1024;  // that a launch asks for, beside the kernel's own
 
 // Bytes of a chunk's scales.
 constexpr int scale_bytes(ScaleKind kind) {
@@ -47,7 +47,7 @@ struct Shape {
   static constexpr int kTiles = Bits == 4 ? 4 : 8;  // of a chunk
   static constexpr int kCodeBytes = kTiles * kWeightTileBytes;
   static constexpr int kStageBytes = kCodeBytes + scale_bytes(Kind);
-  static constexpr int kStages = Bits == 4 ? 8 : 4;
+  static constexpr int kStages = (Bits == 4 ? 64 : 32) / kWarps;
   static constexpr int kRingBytes = kWarps * kStages * kStageBytes;
 };
 
@@ -266,8 +266,8 @@ __global__ void __launch_bounds__(kThreads, 1) gemv_integer_kernel(Args args) {
       __syncwarp();
       const char* const here = ring + stage * S::kStageBytes;
       if constexpr (Kind == ScaleKind::kHalfAndZero) {
-        // Groups in turns, so that one's products need not wait for the other's.
-        float product[2][4] = {};
+        // A sum for each tile, so that few products wait for one another.
+        float product[S::kTiles][4] = {};
         float scales[2][2];
         Offsets zeros[2];
 #pragma unroll
@@ -279,9 +279,8 @@ __global__ void __launch_bounds__(kThreads, 1) gemv_integer_kernel(Args args) {
           zeros[group] = offsets_of(bytes[g], bytes[g + 8]);
         }
 #pragma unroll
-        for (int i = 0; i < S::kTiles; ++i) {
-          const int group = i % 2;
-          const int tile = 2 * group + i / 2;
+        for (int tile = 0; tile < S::kTiles; ++tile) {
+          const int group = tile / 2;
           const uint4 loaded = *reinterpret_cast<const uint4*>(here + tile * kWeightTileBytes + 16 * lane);
           const uint32_t words[4] = {loaded.x, loaded.y, loaded.z, loaded.w};
 #pragma unroll
@@ -289,15 +288,15 @@ __global__ void __launch_bounds__(kThreads, 1) gemv_integer_kernel(Args args) {
             const uint4 x = inputs[(chunk * kGroups + 2 * tile + half) * 4 + t];
             uint32_t a[4];
             unpack(a, words[2 * half], zeros[group]);
-            mma<f16>(product[group], a, x.x, x.y);
+            mma<f16>(product[tile], a, x.x, x.y);
             unpack(a, words[2 * half + 1], zeros[group]);
-            mma<f16>(product[group], a, x.z, x.w);
+            mma<f16>(product[tile], a, x.z, x.w);
           }
         }
 #pragma unroll
         for (int group = 0; group < 2; ++group) {
-          sums[0] += scales[group][0] * product[group][0];
-          sums[1] += scales[group][1] * product[group][2];
+          sums[0] += scales[group][0] * (product[2 * group][0] + product[2 * group + 1][0]);
+          sums[1] += scales[group][1] * (product[2 * group][2] + product[2 * group + 1][2]);
         }
       } else {
         // Of groups 2 t and 2 t + 1: [half of the rows][group]

@@ -1,5 +1,5 @@
 // Warpgroup products for few tokens with weights in registers: 64 outputs × N tokens += 64 × 16 · 16 × N, sums in
-// float. Each warp has 16 of the outputs, laid in its registers as mma.cuh describes; the tokens are in shared memory
+// float, which are overwritten where `adds` is false. Each warp has 16 of the outputs, laid in its registers as mma.cuh describes; the tokens are in shared memory
 // with the 128-byte swizzle, k contiguous. Threads have the sums that wgmma_tokens.cuh describes.
 #pragma once
 
@@ -8,7 +8,7 @@
 namespace quire::cuda {
 
 template <typename T, int N>
-__device__ __forceinline__ void wgmma_register_weights(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b);
+__device__ __forceinline__ void wgmma_register_weights(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, bool adds);
 
 // clang-format off
 #define QUIRE_SUMS_4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
@@ -28,22 +28,23 @@ __device__ __forceinline__ void wgmma_register_weights(float (&d)[N / 2], const 
   ", %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119" \
   ", %120, %121, %122, %123, %124, %125, %126, %127"
 // The four weights and the tokens follow the sums.
-#define QUIRE_WGMMA(T, TYPE, TOKENS, COUNT, INPUTS)                                                                    \
+#define QUIRE_WGMMA(T, TYPE, TOKENS, COUNT, INPUTS, ADDS)                                                              \
   template <>                                                                                                          \
   __device__ __forceinline__ void wgmma_register_weights<T, TOKENS>(float(&d)[COUNT], const uint32_t(&a)[4],           \
-                                                                    uint64_t b) {                                      \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" #TOKENS "k16.f32." TYPE "." TYPE " {" QUIRE_NAMES_##COUNT "}, "    \
-                 INPUTS ", 1, 1, 1, 0;\n"                                                                              \
+                                                                    uint64_t b, bool adds) {                           \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " ADDS ", 0;\n"                                                     \
+                 "wgmma.mma_async.sync.aligned.m64n" #TOKENS "k16.f32." TYPE "." TYPE " {" QUIRE_NAMES_##COUNT "}, "    \
+                 INPUTS ", p, 1, 1, 0;\n}\n"                                                                           \
                  : QUIRE_SUMS_##COUNT(0)                                                                               \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                                \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(adds)));                   \
   }
-#define QUIRE_WGMMA_ALL(T, TYPE)                                \
-  QUIRE_WGMMA(T, TYPE, 8, 4, "{%4, %5, %6, %7}, %8")            \
-  QUIRE_WGMMA(T, TYPE, 16, 8, "{%8, %9, %10, %11}, %12")        \
-  QUIRE_WGMMA(T, TYPE, 32, 16, "{%16, %17, %18, %19}, %20")     \
-  QUIRE_WGMMA(T, TYPE, 64, 32, "{%32, %33, %34, %35}, %36")     \
-  QUIRE_WGMMA(T, TYPE, 128, 64, "{%64, %65, %66, %67}, %68")    \
-  QUIRE_WGMMA(T, TYPE, 256, 128, "{%128, %129, %130, %131}, %132")
+#define QUIRE_WGMMA_ALL(T, TYPE)                                        \
+  QUIRE_WGMMA(T, TYPE, 8, 4, "{%4, %5, %6, %7}, %8", "%9")              \
+  QUIRE_WGMMA(T, TYPE, 16, 8, "{%8, %9, %10, %11}, %12", "%13")         \
+  QUIRE_WGMMA(T, TYPE, 32, 16, "{%16, %17, %18, %19}, %20", "%21")      \
+  QUIRE_WGMMA(T, TYPE, 64, 32, "{%32, %33, %34, %35}, %36", "%37")      \
+  QUIRE_WGMMA(T, TYPE, 128, 64, "{%64, %65, %66, %67}, %68", "%69")     \
+  QUIRE_WGMMA(T, TYPE, 256, 128, "{%128, %129, %130, %131}, %132", "%133")
 QUIRE_WGMMA_ALL(__nv_bfloat16, "bf16")
 QUIRE_WGMMA_ALL(__half, "f16")
 #undef QUIRE_SUMS_4
