@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/mapped_file.h"
+#include "weights/group_quantized.h"
 #include "weights/messages.h"
 #include "weights/safetensors.h"
 
@@ -110,6 +111,11 @@ Result<Checkpoint> open_folder(const std::string& path, const CheckpointOptions&
   }
   if (!has_weights) return no_weights(path, names);
   ASSIGN_OR_RETURN(checkpoint.safetensors, SafetensorsFiles::open_folder(path));
+  ASSIGN_OR_RETURN(const std::optional<GroupQuantization> quantization,
+                   read_group_quantization(*checkpoint.config_json));
+  if (quantization.has_value()) {
+    ASSIGN_OR_RETURN(checkpoint.safetensors, open_group_quantized(std::move(checkpoint.safetensors), *quantization));
+  }
   return checkpoint;
 }
 

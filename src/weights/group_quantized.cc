@@ -1,0 +1,440 @@
+#include "weights/group_quantized.h"
+
+#include <algorithm>
+#include <atomic>
+#include <boost/json.hpp>
+#include <cmath>
+#include <cstring>
+#include <thread>
+#include <unordered_map>
+
+#include "base/thread_pool.h"
+#include "quant/dequantize.h"
+#include "tensor/dtype.h"
+#include "weights/messages.h"
+
+namespace quire {
+
+namespace {
+
+namespace json = boost::json;
+
+constexpr uint64_t kMaxJsonDepth = 32;
+constexpr int64_t kMaxSide = int64_t{1} << 31;
+constexpr int kCodesOfWord = 8;
+constexpr int kSymmetricZero = 8;
+constexpr int kChunk = 128;       // inputs that are turned at once
+constexpr int kTileOutputs = 32;  // a multiple of 8
+// Which output of eight each nibble of AWQ's words belongs to.
+constexpr int kAwqOrder[kCodesOfWord] = {0, 2, 4, 6, 1, 3, 5, 7};
+
+// ---- config.json ----------------------------------------------------------------------------------------------------
+
+std::string text_of(const json::object& object, std::string_view key, std::string_view otherwise = {}) {
+  const json::value* value = object.if_contains(key);
+  if (value == nullptr || !value->is_string()) return std::string(otherwise);
+  return std::string(value->get_string().data(), value->get_string().size());
+}
+
+int64_t count_of(const json::object& object, std::initializer_list<std::string_view> keys, int64_t otherwise) {
+  for (const std::string_view key : keys) {
+    const json::value* value = object.if_contains(key);
+    if (value != nullptr && value->is_int64()) return value->get_int64();
+  }
+  return otherwise;
+}
+
+bool flag_of(const json::object& object, std::string_view key, bool otherwise) {
+  const json::value* value = object.if_contains(key);
+  return value != nullptr && value->is_bool() ? value->get_bool() : otherwise;
+}
+
+bool has_entries(const json::object& object, std::string_view key) {
+  const json::value* value = object.if_contains(key);
+  return value != nullptr &&
+         ((value->is_object() && !value->get_object().empty()) || (value->is_array() && !value->get_array().empty()));
+}
+
+Status unsupported(const std::string& what) {
+  return unimplemented("the model's quantization_config asks for " + what +
+                       ", which is not supported; take a GGUF file or another quantization of the model");
+}
+
+Status check(const std::string& method, int64_t bits, int64_t group_size) {
+  if (bits != 4) return unsupported(method + " with " + std::to_string(bits) + " bits");
+  if (group_size != -1 && (group_size <= 0 || group_size % 32 != 0 || group_size > kMaxSide)) {
+    return unsupported(method + " with groups of " + std::to_string(group_size));
+  }
+  return ok_status();
+}
+
+Result<GroupQuantization> read_gptq(const json::object& config) {
+  GroupQuantization result{.method = GroupMethod::kGptq,
+                           .group_size = count_of(config, {"group_size"}, 128),
+                           .is_symmetric = flag_of(config, "sym", false),
+                           .stored_zero_shift = 1};
+  RETURN_IF_ERROR(check("GPTQ", count_of(config, {"bits"}, 4), result.group_size));
+  const std::string format = text_of(config, "checkpoint_format", "gptq");
+  if (format == "gptq_v2") {
+    result.stored_zero_shift = 0;
+  } else if (format != "gptq") {
+    return unsupported("GPTQ's checkpoint_format " + quoted(format));
+  }
+  if (has_entries(config, "dynamic")) return unsupported("GPTQ with rules for single modules (dynamic)");
+  return result;
+}
+
+Result<GroupQuantization> read_awq(const json::object& config) {
+  GroupQuantization result{.method = GroupMethod::kAwq,
+                           .group_size = count_of(config, {"group_size", "q_group_size"}, 128)};
+  RETURN_IF_ERROR(check("AWQ", count_of(config, {"bits", "w_bit"}, 4), result.group_size));
+  std::string version = text_of(config, "version", "gemm");
+  std::transform(version.begin(), version.end(), version.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  if (version != "gemm") return unsupported("AWQ's version " + quoted(version));
+  if (!flag_of(config, "zero_point", true)) return unsupported("AWQ without zero points");
+  return result;
+}
+
+Result<std::optional<GroupQuantization>> read_compressed_tensors(const json::object& config) {
+  const std::string format = text_of(config, "format");
+  if (format != "pack-quantized") return std::optional<GroupQuantization>();
+  const json::value* groups = config.if_contains("config_groups");
+  if (groups == nullptr || !groups->is_object() || groups->get_object().size() != 1) {
+    return unsupported("pack-quantized weights of several kinds");
+  }
+  const json::value& group = groups->get_object().begin()->value();
+  const json::value* weights = group.is_object() ? group.get_object().if_contains("weights") : nullptr;
+  if (weights == nullptr || !weights->is_object()) return unsupported("pack-quantized weights of no known kind");
+  const json::object& fields = weights->get_object();
+  if (!flag_of(fields, "symmetric", true)) return unsupported("pack-quantized weights with zero points");
+  if (text_of(fields, "type", "int") != "int") return unsupported("pack-quantized weights that are no integers");
+  const std::string strategy = text_of(fields, "strategy", "group");
+  if (strategy != "group" && strategy != "channel") return unsupported("pack-quantized weights scaled by " + strategy);
+  GroupQuantization result{.method = GroupMethod::kCompressedTensors,
+                           .group_size = strategy == "channel" ? -1 : count_of(fields, {"group_size"}, -1),
+                           .is_symmetric = true};
+  RETURN_IF_ERROR(check("pack-quantized weights", count_of(fields, {"num_bits"}, 4), result.group_size));
+  return std::optional(result);
+}
+
+// ---- One matrix -----------------------------------------------------------------------------------------------------
+
+// The tensors of a matrix, checked.
+struct Matrix {
+  std::string name;
+  const SourceTensor* codes = nullptr;
+  const SourceTensor* zeros = nullptr;  // null: 8 everywhere
+  const SourceTensor* scales = nullptr;
+  int64_t n = 0;
+  int64_t k = 0;
+  int64_t group_size = 0;
+  int64_t num_groups = 0;
+  FormatId format = FormatId::kInt4G128;
+};
+
+uint32_t word_at(const SourceTensor& tensor, int64_t index) {
+  uint32_t word;
+  std::memcpy(&word, tensor.data.data() + index * 4, sizeof(word));
+  return word;
+}
+
+float float_at(const SourceTensor& tensor, int64_t index) {
+  const int64_t bytes = quant_format(*tensor.format).bytes_per_block;
+  float value;
+  dequantize_row(*tensor.format, tensor.data.data() + index * bytes, &value, 1);
+  return value;
+}
+
+class MatrixReader {
+ public:
+  MatrixReader(const Matrix& matrix, const GroupQuantization& quantization)
+      : matrix_(matrix), quantization_(quantization) {}
+
+  // codes[i][j]: output first_output + i, input first_input + j. Outputs are whole words.
+  void read_codes(int64_t first_output, int num_outputs, int64_t first_input, int num_inputs,
+                  uint8_t (*codes)[kChunk]) const {
+    const SourceTensor& tensor = *matrix_.codes;
+    switch (quantization_.method) {
+      case GroupMethod::kGptq:  // [k / 8, n]
+        for (int word_row = 0; word_row < num_inputs / kCodesOfWord; ++word_row) {
+          const int64_t row = (first_input / kCodesOfWord + word_row) * matrix_.n + first_output;
+          for (int i = 0; i < num_outputs; ++i) spread(word_at(tensor, row + i), &codes[i][word_row * kCodesOfWord]);
+        }
+        return;
+      case GroupMethod::kAwq:  // [k, n / 8]
+        for (int j = 0; j < num_inputs; ++j) {
+          const int64_t row = ((first_input + j) * matrix_.n + first_output) / kCodesOfWord;
+          for (int i = 0; i < num_outputs; i += kCodesOfWord) {
+            const uint32_t word = word_at(tensor, row + i / kCodesOfWord);
+            for (int p = 0; p < kCodesOfWord; ++p) {
+              codes[i + kAwqOrder[p]][j] = static_cast<uint8_t>(word >> (4 * p) & 15);
+            }
+          }
+        }
+        return;
+      case GroupMethod::kCompressedTensors:  // [n, k / 8]
+        for (int i = 0; i < num_outputs; ++i) {
+          const int64_t row = ((first_output + i) * matrix_.k + first_input) / kCodesOfWord;
+          for (int w = 0; w < num_inputs / kCodesOfWord; ++w) {
+            spread(word_at(tensor, row + w), &codes[i][w * kCodesOfWord]);
+          }
+        }
+        return;
+    }
+  }
+
+  int zero(int64_t output, int64_t group) const {
+    if (matrix_.zeros == nullptr) return kSymmetricZero;
+    const uint32_t word = word_at(*matrix_.zeros, (group * matrix_.n + output) / kCodesOfWord);
+    int nibble = static_cast<int>(output % kCodesOfWord);
+    if (quantization_.method == GroupMethod::kAwq) {
+      nibble = static_cast<int>(std::find(kAwqOrder, kAwqOrder + kCodesOfWord, nibble) - kAwqOrder);
+    }
+    return static_cast<int>(word >> (4 * nibble) & 15) + quantization_.stored_zero_shift;
+  }
+
+  float scale(int64_t output, int64_t group) const {
+    const bool is_by_output = quantization_.method == GroupMethod::kCompressedTensors;  // [n, groups], else [groups, n]
+    return float_at(*matrix_.scales, is_by_output ? output * matrix_.num_groups + group : group * matrix_.n + output);
+  }
+
+ private:
+  static void spread(uint32_t word, uint8_t* codes) {
+    for (int p = 0; p < kCodesOfWord; ++p) codes[p] = static_cast<uint8_t>(word >> (4 * p) & 15);
+  }
+
+  const Matrix& matrix_;
+  const GroupQuantization& quantization_;
+};
+
+// Blocks of the format from codes, a scale and a zero point that they share.
+void write_blocks(FormatId format, const uint8_t* codes, int num_inputs, uint16_t scale, int zero, std::byte* out) {
+  const QuantFormat& quant = quant_format(format);
+  const int half = quant.values_per_block / 2;
+  for (int first = 0; first < num_inputs; first += quant.values_per_block, out += quant.bytes_per_block) {
+    std::memcpy(out, &scale, sizeof(scale));
+    const uint8_t* block = codes + first;
+    if (format == FormatId::kInt4G128) out[2] = static_cast<std::byte>(zero);
+    const int shift = format == FormatId::kQ5_0 ? 16 - zero : 0;
+    const int header = format == FormatId::kInt4G128 ? 3 : format == FormatId::kQ5_0 ? 6 : 2;
+    uint32_t fifth_bits = 0;
+    for (int i = 0; i < half; ++i) {
+      const int low = block[i] + shift;
+      const int high = block[half + i] + shift;
+      out[header + i] = static_cast<std::byte>((low & 15) | (high & 15) << 4);
+      if (format == FormatId::kQ5_0) {
+        fifth_bits |= static_cast<uint32_t>(low >> 4) << i | static_cast<uint32_t>(high >> 4) << (half + i);
+      }
+    }
+    if (format == FormatId::kQ5_0) {
+      for (int i = 0; i < 4; ++i) out[2 + i] = static_cast<std::byte>(fifth_bits >> (8 * i));
+    }
+  }
+}
+
+// ---- All of them ----------------------------------------------------------------------------------------------------
+
+// What weights that were not packed keep alive.
+struct Storage {
+  std::shared_ptr<const void> files;
+  std::vector<std::vector<std::byte>> matrices;
+};
+
+class GroupQuantizedTensors final : public TensorSource {
+ public:
+  GroupQuantizedTensors(std::unique_ptr<TensorSource> files, const GroupQuantization& quantization)
+      : files_(std::move(files)), quantization_(quantization), storage_(std::make_shared<Storage>()) {
+    storage_->files = files_->owner();
+  }
+
+  Status turn() {
+    const bool is_compressed = quantization_.method == GroupMethod::kCompressedTensors;
+    const std::string_view codes_ending = is_compressed ? ".weight_packed" : ".qweight";
+    const std::vector<std::string_view> parts =
+        is_compressed ? std::vector<std::string_view>{".weight_scale", ".weight_shape", ".weight_g_idx"}
+                      : std::vector<std::string_view>{".qzeros", ".scales", ".g_idx"};
+    ThreadPool pool(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
+    for (const SourceTensor& tensor : files_->tensors()) {
+      if (tensor.name.ends_with(codes_ending)) {
+        const std::string name = tensor.name.substr(0, tensor.name.size() - codes_ending.size());
+        ASSIGN_OR_RETURN(const Matrix matrix, check_matrix(name, tensor));
+        RETURN_IF_ERROR(turn_matrix(pool, matrix));
+        continue;
+      }
+      const bool is_part = std::any_of(parts.begin(), parts.end(), [&](std::string_view ending) {
+        return tensor.name.ends_with(ending) && files_->find(tensor.name.substr(0, tensor.name.size() - ending.size()) +
+                                                             std::string(codes_ending)) != nullptr;
+      });
+      if (!is_part) tensors_.push_back(tensor);
+    }
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      if (!index_.emplace(tensors_[i].name, i).second) {
+        return invalid_argument("the model has " + quoted(tensors_[i].name) + " both quantized and not");
+      }
+    }
+    return ok_status();
+  }
+
+  std::span<const SourceTensor> tensors() const override { return tensors_; }
+  const SourceTensor* find(std::string_view name) const override {
+    const auto found = index_.find(std::string(name));
+    return found == index_.end() ? nullptr : &tensors_[found->second];
+  }
+  std::shared_ptr<const void> owner() const override { return storage_; }
+  void will_need(std::span<const std::byte> part) const override { files_->will_need(part); }
+  void done_with(std::span<const std::byte> part) const override { files_->done_with(part); }
+
+ private:
+  // A tensor that must be there, of this shape; of 32-bit words where it holds packed codes.
+  Result<const SourceTensor*> find_part(const std::string& name, const std::vector<int64_t>& sizes,
+                                        bool is_packed) const {
+    const SourceTensor* tensor = files_->find(name);
+    if (tensor == nullptr) return invalid_argument("the model lacks the tensor " + quoted(name));
+    if (tensor->sizes != sizes) {
+      return invalid_argument(quoted(name) + " is " + describe_sizes(tensor->sizes) + ", should be " +
+                              describe_sizes(sizes));
+    }
+    const bool is_float = tensor->format.has_value() && quant_format(*tensor->format).is_float;
+    if (is_packed ? tensor->type_name != "I32" : !is_float) {
+      return unimplemented(quoted(name) + " is of type " + tensor->type_name + ", which is not expected there");
+    }
+    return tensor;
+  }
+
+  Result<Matrix> check_matrix(const std::string& name, const SourceTensor& codes) const {
+    Matrix matrix{.name = name + ".weight", .codes = &codes};
+    const std::vector<int64_t>& sizes = codes.sizes;
+    if (codes.type_name != "I32" || sizes.size() != 2 || sizes[0] <= 0 || sizes[1] <= 0 || sizes[0] > kMaxSide ||
+        sizes[1] > kMaxSide) {
+      return invalid_argument(quoted(codes.name) + " of type " + codes.type_name + describe_sizes(sizes) +
+                              " is no matrix of packed codes");
+    }
+    switch (quantization_.method) {
+      case GroupMethod::kGptq:
+        matrix.k = kCodesOfWord * sizes[0];
+        matrix.n = sizes[1];
+        break;
+      case GroupMethod::kAwq:
+        matrix.k = sizes[0];
+        matrix.n = kCodesOfWord * sizes[1];
+        break;
+      case GroupMethod::kCompressedTensors:
+        matrix.n = sizes[0];
+        matrix.k = kCodesOfWord * sizes[1];
+        break;
+    }
+    matrix.group_size = quantization_.group_size == -1 ? matrix.k : quantization_.group_size;
+    if (matrix.k % matrix.group_size != 0 || matrix.group_size % 32 != 0 || matrix.n % kCodesOfWord != 0) {
+      return unimplemented(quoted(codes.name) + " has " + std::to_string(matrix.n) + " outputs and " +
+                           std::to_string(matrix.k) + " inputs, which are not whole groups of " +
+                           std::to_string(matrix.group_size));
+    }
+    matrix.num_groups = matrix.k / matrix.group_size;
+    if (quantization_.method == GroupMethod::kCompressedTensors) {
+      ASSIGN_OR_RETURN(matrix.scales, find_part(name + ".weight_scale", {matrix.n, matrix.num_groups}, false));
+    } else {
+      ASSIGN_OR_RETURN(matrix.scales, find_part(name + ".scales", {matrix.num_groups, matrix.n}, false));
+      ASSIGN_OR_RETURN(matrix.zeros, find_part(name + ".qzeros", {matrix.num_groups, matrix.n / kCodesOfWord}, true));
+    }
+    // One choice for all matrices of a model, so that they can be joined.
+    matrix.format = matrix.group_size % kChunk == 0 ? FormatId::kInt4G128
+                    : quantization_.is_symmetric    ? FormatId::kQ4_0
+                                                    : FormatId::kQ5_0;
+    RETURN_IF_ERROR(check_order(name, matrix));
+    return matrix;
+  }
+
+  // Inputs belong to groups in order, unless GPTQ took them in another.
+  Status check_order(const std::string& name, const Matrix& matrix) const {
+    for (const char* ending : {".g_idx", ".weight_g_idx"}) {
+      const SourceTensor* groups = files_->find(name + ending);
+      if (groups == nullptr) continue;
+      if (groups->type_name != "I32" || groups->sizes != std::vector<int64_t>{matrix.k}) {
+        return invalid_argument(quoted(groups->name) + " is not a group for each input");
+      }
+      for (int64_t i = 0; i < matrix.k; ++i) {
+        if (word_at(*groups, i) != static_cast<uint32_t>(i / matrix.group_size)) {
+          return unimplemented(quoted(groups->name) +
+                               " has inputs in another order (desc_act, act order), which is not supported; take a "
+                               "checkpoint that was made without it, or a GGUF file");
+        }
+      }
+    }
+    return ok_status();
+  }
+
+  Status turn_matrix(ThreadPool& pool, const Matrix& matrix) {
+    const QuantFormat& format = quant_format(matrix.format);
+    const int64_t row_bytes = format.row_bytes(matrix.k);
+    std::vector<std::byte>& bytes = storage_->matrices.emplace_back(static_cast<size_t>(matrix.n * row_bytes));
+    const MatrixReader reader(matrix, quantization_);
+    std::atomic<bool> is_sound = true;
+    std::atomic<bool> is_symmetric = true;
+    pool.parallel_for((matrix.n + kTileOutputs - 1) / kTileOutputs, 1, [&](const WorkRange& range) {
+      uint8_t codes[kTileOutputs][kChunk];
+      for (int64_t tile = range.begin; tile < range.end; ++tile) {
+        const int64_t first = tile * kTileOutputs;
+        const int count = static_cast<int>(std::min<int64_t>(kTileOutputs, matrix.n - first));
+        const int step = static_cast<int>(std::min<int64_t>(kChunk, matrix.group_size % kChunk == 0 ? kChunk : 32));
+        for (int64_t input = 0; input < matrix.k; input += step) {
+          reader.read_codes(first, count, input, step, codes);
+          const int64_t group = input / matrix.group_size;
+          for (int i = 0; i < count; ++i) {
+            const uint16_t scale = f32_to_f16(reader.scale(first + i, group));
+            const int zero = reader.zero(first + i, group);
+            if (!std::isfinite(f16_to_f32(scale))) is_sound = false;
+            if (zero != kSymmetricZero) is_symmetric = false;
+            write_blocks(matrix.format, codes[i], step, scale, zero,
+                         bytes.data() + (first + i) * row_bytes + format.row_bytes(input));
+          }
+        }
+      }
+    });
+    if (!is_sound) return invalid_argument(quoted(matrix.scales->name) + " has scales that f16 does not hold");
+    if (matrix.format == FormatId::kQ4_0 && !is_symmetric) {
+      return invalid_argument(quoted(matrix.name) + " has zero points, although the model's config says sym");
+    }
+    files_->done_with(matrix.codes->data);
+    tensors_.push_back({.name = matrix.name,
+                        .format = matrix.format,
+                        .type_name = std::string(format.name),
+                        .sizes = {matrix.n, matrix.k},
+                        .data = bytes});
+    return ok_status();
+  }
+
+  std::unique_ptr<TensorSource> files_;
+  const GroupQuantization quantization_;
+  std::shared_ptr<Storage> storage_;
+  std::vector<SourceTensor> tensors_;
+  std::unordered_map<std::string, size_t> index_;
+};
+
+}  // namespace
+
+Result<std::optional<GroupQuantization>> read_group_quantization(std::string_view config_json) {
+  json::parse_options options;
+  options.max_depth = kMaxJsonDepth;
+  json::error_code error;
+  const json::value value = json::parse(config_json, error, {}, options);
+  // What is wrong with the text as a whole is said by who reads the model's configuration.
+  if (error || !value.is_object()) return std::optional<GroupQuantization>();
+  const json::value* config = value.get_object().if_contains("quantization_config");
+  if (config == nullptr || !config->is_object()) return std::optional<GroupQuantization>();
+  const std::string method = text_of(config->get_object(), "quant_method");
+  if (method == "compressed-tensors") return read_compressed_tensors(config->get_object());
+  if (method != "gptq" && method != "awq") return std::optional<GroupQuantization>();
+  ASSIGN_OR_RETURN(const GroupQuantization result,
+                   method == "gptq" ? read_gptq(config->get_object()) : read_awq(config->get_object()));
+  return std::optional(result);
+}
+
+Result<std::unique_ptr<TensorSource>> open_group_quantized(std::unique_ptr<TensorSource> files,
+                                                           const GroupQuantization& quantization) {
+  auto tensors = std::make_unique<GroupQuantizedTensors>(std::move(files), quantization);
+  RETURN_IF_ERROR(tensors->turn());
+  return std::unique_ptr<TensorSource>(std::move(tensors));
+}
+
+}  // namespace quire

@@ -1,0 +1,34 @@
+// Checkpoints whose matrices GPTQ, AWQ or llm-compressor rounded to 4 bits: codes, zero points and scales stand in
+// three tensors beside one another. While they are opened each becomes one matrix of a format of ours, with the same
+// values, so that nothing behind this file knows of them:
+//   groups of a multiple of 128 inputs: int4_g128; of a multiple of 32: q4_0 where the zero point is 8, else q5_0.
+// Called by weights/checkpoint at start, on the calling thread and a pool of its own.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "base/status.h"
+#include "weights/tensor_source.h"
+
+namespace quire {
+
+enum class GroupMethod : uint8_t { kGptq, kAwq, kCompressedTensors };
+
+struct GroupQuantization {
+  GroupMethod method = GroupMethod::kGptq;
+  int64_t group_size = 128;   // inputs that share a scale; -1: all of them
+  bool is_symmetric = false;  // every zero point is 8
+  int stored_zero_shift = 0;  // added to a stored zero point: GPTQ's first format has one less
+};
+
+// What config.json's quantization_config says; nothing where the weights are of another kind. An error where they are
+// of one of these methods, but in a form that is not supported.
+Result<std::optional<GroupQuantization>> read_group_quantization(std::string_view config_json);
+
+// The tensors of `files`, with each group-quantized matrix X as "X.weight".
+Result<std::unique_ptr<TensorSource>> open_group_quantized(std::unique_ptr<TensorSource> files,
+                                                           const GroupQuantization& quantization);
+
+}  // namespace quire
