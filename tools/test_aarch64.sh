@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Cross compiles the kernels for 64-bit ARM and runs their tests under an emulator: `make test-aarch64`. Takes a quarter
-# of an hour, needs Debian's g++-aarch64-linux-gnu, qemu-user and libgtest-dev, and builds into build/aarch64.
+# Cross compiles the kernels for 64-bit ARM and runs their tests under an emulator: `make test-aarch64`. Takes some
+# minutes, needs Debian's g++-aarch64-linux-gnu, qemu-user and libgtest-dev, and builds into build/aarch64.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 for program in aarch64-linux-gnu-g++ qemu-aarch64; do
@@ -20,10 +20,24 @@ cmake -S . -B build/aarch64 -G Ninja -DCMAKE_TOOLCHAIN_FILE="$toolchain" -DCMAKE
   -DQUIRE_OPS_ONLY=ON -DGTest_DIR="$gtest/lib/cmake/GTest" >/dev/null
 tests=(linear_test attention_test ops_test)
 cmake --build build/aarch64 --target "${tests[@]}" -j "${JOBS:-2}"
-# With the dot products of ARMv8.2, and without: "max" has them, Cortex-A53 has not.
-for cpu in max cortex-a53; do
+# With the dot products of ARMv8.2, and without: "max" has them, Cortex-A53 has not. Attention has no rows of its own for
+# either, so that the second time its two long tests, which compare bits, are left out. The processors run side by side.
+run_tests() {
+  local cpu=$1 test filter
+  shift
   for test in "${tests[@]}"; do
+    filter='*'
+    if [ "$cpu" != max ]; then filter='-Attention.SameBits*:Attention.RowsOfOneOrder*'; fi
     echo "== $test on $cpu"
-    qemu-aarch64 -L /usr/aarch64-linux-gnu -cpu "$cpu" "build/aarch64/src/ops/$test" --gtest_brief=1 "$@"
+    qemu-aarch64 -L /usr/aarch64-linux-gnu -cpu "$cpu" "build/aarch64/src/ops/$test" --gtest_brief=1 \
+      --gtest_filter="$filter" "$@" || return 1
   done
-done
+}
+log=build/aarch64/cortex-a53.log
+run_tests cortex-a53 "$@" >"$log" 2>&1 &
+other=$!
+failed=0
+run_tests max "$@" || failed=1
+wait "$other" || failed=1
+cat "$log"
+exit "$failed"
