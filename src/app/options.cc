@@ -43,7 +43,9 @@ Status check_supported(const EngineFlags& flags) {
   }
   if (flags.quantization != "none" && flags.quantization != "fp8") {
     const std::optional<FormatId> format = find_format_by_name(flags.quantization);
-    if (flags.load_format != "dummy") {
+    // A checkpoint of AWQ or GPTQ says so itself.
+    const bool is_said_by_checkpoint = flags.quantization == "awq" || flags.quantization == "gptq";
+    if (flags.load_format != "dummy" && !is_said_by_checkpoint) {
       return unimplemented(
           "--quantization " + flags.quantization +
           " is not supported yet: quantizing while loading, but for fp8 on a GPU; give a GGUF file that is quantized "
@@ -142,8 +144,8 @@ void add_engine_flags(CLI::App& parser, EngineFlags& flags) {
       ->check(CLI::IsMember({"auto", "dummy"}));
   option(
       "--quantization", flags.quantization,
-      "Weights: none, as the files hold them; fp8, on a GPU, from float weights while loading; a format (q4_k, q8_0, "
-      "...) for --load-format dummy");
+      "Weights: none, as the files hold them (awq, gptq: the same); fp8, on a GPU, from float weights while loading; a "
+      "format (q4_k, int4_g128, ...) for --load-format dummy");
   option("--sameness", flags.sameness,
          "Answers that depend on no neighbour: auto, strict or off; the CPU always keeps strict, at no cost")
       ->check(CLI::IsMember({"auto", "strict", "off"}));

@@ -23,6 +23,8 @@ std::optional<FormatId> find_format_by_gguf_type(int64_t gguf_type) {
 }
 
 std::optional<FormatId> find_format_by_name(std::string_view name) {
+  // As other servers call what these methods make, whatever the group.
+  if (name == "awq" || name == "gptq") return FormatId::kInt4G128;
   for (const QuantFormat& format : kQuantFormats) {
     if (format.name == name) return format.id;
   }

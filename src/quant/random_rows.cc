@@ -100,9 +100,13 @@ void fill_random_rows(FormatId format, std::span<std::byte> rows, uint64_t seed)
   const BlockScales scales = block_scales(format);
   const float scale = scales.scale * kDeviation;
   const size_t block_bytes = static_cast<size_t>(quant.bytes_per_block);
+  // Codes without a minimum reach one further down than up: signs in turns, or a model's sums would drift away from
+  // zero, layer by layer, out of what f16 holds.
+  bool is_negative = false;
   for (size_t block = 0; block < rows.size(); block += block_bytes) {
     std::byte* bytes = rows.data() + block;
-    store(bytes + scales.scale_offset, f32_to_f16(scale));
+    store(bytes + scales.scale_offset, f32_to_f16(is_negative ? -scale : scale));
+    if (scales.min_offset < 0) is_negative = !is_negative;
     if (format == FormatId::kInt4G128) bytes[2] = std::byte{8};
     if (scales.min_offset >= 0) store(bytes + scales.min_offset, f32_to_f16(scale * scales.min));
   }

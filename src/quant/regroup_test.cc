@@ -46,6 +46,11 @@ TEST(Regroup, KeepsEveryValue) {
   }
 }
 
+TEST(Regroup, IsFoundByTheNamesOfMethods) {
+  EXPECT_EQ(find_format_by_name("awq"), FormatId::kInt4G128);
+  EXPECT_EQ(find_format_by_name("gptq"), FormatId::kInt4G128);
+}
+
 // The first code and zero point by hand: 0.5 * (13 - 3) and, in the upper half of a byte, 0.5 * (2 - 3).
 TEST(Regroup, Int4BlocksAreScaleZeroAndNibbles) {
   std::vector<std::byte> block(67);

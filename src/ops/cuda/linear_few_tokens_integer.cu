@@ -6,16 +6,25 @@ namespace quire::cuda {
 
 namespace {
 
-constexpr int kMinTokens = 2;
 constexpr int kMaxTokens = 256;
+constexpr int64_t kNarrow = 4096;  // outputs
+
+// Where `skinny_mma` is not faster (H200; 8B shapes): it has more blocks where outputs are few, and numbers of groups
+// of 128 are cheap here.
+int least_tokens(const LinearCall& call) {
+  const bool is_int4 = call.weight.format == FormatId::kInt4G128;
+  if (call.gate != Gate::kNone) return 2;  // the activation is fused
+  if (call.weight.n <= kNarrow) return is_int4 ? 5 : 9;
+  return is_int4 ? 2 : 5;
+}
 
 }  // namespace
 
 bool accepts_few_tokens_integer(const LinearCall& call) {
   const Weight& weight = call.weight;
   const int64_t num_tokens = call.x.size(0);
-  if (num_tokens < kMinTokens || num_tokens > kMaxTokens || call.offsets.is_given() || weight.num_experts != 1 ||
-      weight.layout != Layout::kCudaPlanes || call.norm.weight.is_given()) {
+  if (num_tokens < least_tokens(call) || num_tokens > kMaxTokens || call.offsets.is_given() ||
+      weight.num_experts != 1 || weight.layout != Layout::kCudaPlanes || call.norm.weight.is_given()) {
     return false;
   }
   const FormatId format = weight.format;

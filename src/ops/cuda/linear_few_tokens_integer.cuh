@@ -7,8 +7,8 @@
 // memory straight into the registers of the tensor core instruction, as numbers of the activations' dtype, and two
 // warpgroups multiply 64 outputs each by all tokens, in float. While one tile of codes becomes numbers, the tensor
 // cores multiply the one before. Weights are read once; the limit is the reading for few tokens, the making of numbers
-// or the products for many. The order of a token's sum depends on the weight's shape alone; weights are rounded once,
-// so that bits differ from the rows for fewer tokens.
+// or the products for many. The order of a token's sum depends on the weight's shape and on the tile of tokens;
+// weights are rounded once, so that bits differ from the rows for fewer tokens.
 //
 // Numbers: where a format has 4 bits and a scale, packed: code less offset, which is exact, times the scale (of bf16 in
 // two halves, so that only the last addition rounds). For few tokens and groups of 128 without the scale, which
@@ -396,8 +396,10 @@ void launch_integer(const LinearCall& call) {
   constexpr int kManyChunks =
       12;  // of a part: it is cut once more, for two blocks a multiprocessor (down: 41 to 36 us)
   int num_parts = choose_parts(num_tiles, args.num_chunks, kLeastChunks);
-  if (num_parts < kMaxParts && num_tiles * num_parts <= num_multiprocessors() &&
-      args.num_chunks >= kManyChunks * num_parts) {
+  if (Shape::kIsLarge) {
+    while (num_parts > 1 && num_tiles * num_parts > num_multiprocessors()) num_parts /= 2;  // all run at once
+  } else if (num_parts < kMaxParts && num_tiles * num_parts <= num_multiprocessors() &&
+             args.num_chunks >= kManyChunks * num_parts) {
     num_parts *= 2;
   }
   launch_cluster(call.stream, kernel, dim3(static_cast<unsigned>(num_tiles), static_cast<unsigned>(num_parts)),

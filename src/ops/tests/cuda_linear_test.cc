@@ -223,6 +223,7 @@ TEST_F(CudaLinearTest, ManyTokensOfIntegerWeights) {
     for (const int64_t num_tokens : {129, 250, 256}) {
       judge({format, DType::kBF16, num_tokens, 136, 1280, DType::kBF16, true, true}, seed++);
     }
+    judge({format, DType::kBF16, 7, 4112, 512, DType::kBF16}, seed++);  // the tile for the fewest
   }
   for (const int64_t num_tokens : {1, 2, 8, 20, 64, 100, 255}) {
     judge({FormatId::kInt4G128, DType::kF16, num_tokens, 136, 1280, DType::kF16, true, true}, seed++);
