@@ -2,8 +2,8 @@
 // copy and a large matrix product. Data is random; weights and KV memory rotate through sets larger than the L2 cache;
 // times are medians of graph replays. Prints a table.
 //
-//   cuda_ops_bench [ceilings] [linear] [few_tokens] [integers] [attention] [prefill] [elementwise]      (all where none
-//   is named)
+//   cuda_ops_bench [ceilings] [linear] [few_tokens] [integers] [attention] [decode] [prefill] [elementwise]      (all
+//   where none is named)
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -168,7 +168,7 @@ class Bench {
     }
   }
 
-  void attention(bool takes_decode) {
+  void attention(bool takes_decode, bool takes_prefill) {
     struct Case {
       const char* name;
       int num_sequences;
@@ -180,6 +180,13 @@ class Bench {
                           {"decode b64 x 4k", 64, 1, 4096},
                           {"decode b64 x 1k", 64, 1, 1024},
                           {"decode b16 x 4k", 16, 1, 4096},
+                          {"decode b8 x 1,088", 8, 1, 1088},
+                          {"decode b16 x 1,088", 16, 1, 1088},
+                          {"decode b32 x 1,088", 32, 1, 1088},
+                          {"decode b64 x 1,088", 64, 1, 1088},
+                          {"decode b64 x 1k d64", 64, 1, 1024, 64},
+                          {"decode b64 x 1k d96", 64, 1, 1024, 96},
+                          {"decode b64 x 1k d256", 64, 1, 1024, 256},
                           {"decode b1 x 4k", 1, 1, 4096},
                           {"decode b1 x 32k", 1, 1, 32768},
                           {"decode b1 x 1k", 1, 1, 1024},
@@ -193,11 +200,10 @@ class Bench {
                           {"prefill 1 x 8k d256", 1, 8192, 8192, 256}};
     std::printf("\n%-20s %-18s %10s %9s %8s %7s\n", "attention 32/8 d128", "row", "us", "TB/s", "TFLOP/s", "limit");
     for (const Case& c : cases) {
-      if (c.num_queries == 1 && !takes_decode) continue;
+      if (c.num_queries == 1 ? !takes_decode : !takes_prefill) continue;
       for (const KernelRow<cuda::AttentionCall>& row : cuda::attention_rows()) {
         if (row.name == "any_shape" && int64_t{c.num_sequences} * c.num_queries * c.length > (1 << 15)) continue;
         for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
-          if (dtype == DType::kF8E4M3 && c.head_dim != 128) continue;
           attention_case(c.name, c.num_sequences, c.num_queries, c.length, c.head_dim, row, dtype);
         }
       }
@@ -451,10 +457,8 @@ int main(int argc, char** argv) {
     return std::find(argv + 1, argv + argc, name) != argv + argc;
   };
   if (wants("ceilings")) bench.ceilings();
-  if (wants("attention")) {
-    bench.attention(true);
-  } else if (wants("prefill")) {
-    bench.attention(false);
+  if (wants("attention") || wants("decode") || wants("prefill")) {
+    bench.attention(wants("attention") || wants("decode"), wants("attention") || wants("prefill"));
   }
   if (wants("elementwise")) bench.elementwise();
   if (argc > 1 && wants("few_tokens")) bench.few_tokens();

@@ -34,23 +34,79 @@ struct State {
 // The d that sums[j][2 half + h] stand for.
 template <typename C>
 __device__ __forceinline__ int d_of(int g, int j, int half) {
-  return Shape<C, 128>::kIsF8 ? 16 * j + 2 * g + half : 16 * j + g + 8 * half;
+  return std::is_same_v<C, F8> ? 16 * j + 2 * g + half : 16 * j + g + 8 * half;
 }
 
-// into = into and then `other`. A NaN among the scores spoils sums and weights, not the maximum, which may stay -inf.
+// What running sums and those added are multiplied by, where `largest` is that of both. A NaN among the scores spoils
+// sums and weights, not the maximum, which may stay -inf.
+struct Factors {
+  float mine;
+  float theirs;
+};
+__device__ __forceinline__ Factors add_largest(float& largest, float other) {
+  const float both = fmaxf(largest, other);
+  const Factors factors = {largest == -INFINITY ? 0.0f : exp2_fast(largest - both),
+                           other == -INFINITY ? 0.0f : exp2_fast(other - both)};
+  largest = both;
+  return factors;
+}
+// Written out, so that every sum is rounded alike wherever it is made.
+__device__ __forceinline__ float add_scaled(float sum, float other, const Factors& factors) {
+  return fmaf(sum, factors.mine, other * factors.theirs);
+}
+
+// into = into and then `other`.
 template <int D>
 __device__ __forceinline__ void merge(State<D>& into, const State<D>& other) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const float largest = fmaxf(into.largest[h], other.largest[h]);
-    const float mine = into.largest[h] == -INFINITY ? 0.0f : exp2_fast(into.largest[h] - largest);
-    const float theirs = other.largest[h] == -INFINITY ? 0.0f : exp2_fast(other.largest[h] - largest);
-    into.largest[h] = largest;
-    into.weight[h] = into.weight[h] * mine + other.weight[h] * theirs;
+    const Factors factors = add_largest(into.largest[h], other.largest[h]);
+    into.weight[h] = add_scaled(into.weight[h], other.weight[h], factors);
 #pragma unroll
     for (int j = 0; j < D / 16; ++j) {
-      into.sums[j][h] = into.sums[j][h] * mine + other.sums[j][h] * theirs;
-      into.sums[j][h + 2] = into.sums[j][h + 2] * mine + other.sums[j][h + 2] * theirs;
+      into.sums[j][h] = add_scaled(into.sums[j][h], other.sums[j][h], factors);
+      into.sums[j][h + 2] = add_scaled(into.sums[j][h + 2], other.sums[j][h + 2], factors);
+    }
+  }
+}
+
+// A warp's state in shared memory.
+template <int D>
+__device__ __forceinline__ void store_state(float* target, const State<D>& state, int lane) {
+#pragma unroll
+  for (int j = 0; j < D / 16; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) target[(4 * j + i) * 32 + lane] = state.sums[j][i];
+  }
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    target[(D / 4 + h) * 32 + lane] = state.largest[h];
+    target[(D / 4 + 2 + h) * 32 + lane] = state.weight[h];
+  }
+}
+// into = into and then N states that were stored, one after the other: the same as if each had been merged.
+template <int D, int N>
+__device__ __forceinline__ void merge_stored(State<D>& into, const float* stored, int lane) {
+  constexpr int kStateFloats = (D / 4 + 4) * 32;
+  Factors factors[N][2];
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float* state = stored + n * kStateFloats + lane;
+      factors[n][h] = add_largest(into.largest[h], state[(D / 4 + h) * 32]);
+      into.weight[h] = add_scaled(into.weight[h], state[(D / 4 + 2 + h) * 32], factors[n][h]);
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < D / 16; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+#pragma unroll
+      for (int n = 0; n < N; ++n) {
+        into.sums[j][i] =
+            add_scaled(into.sums[j][i], stored[n * kStateFloats + (4 * j + i) * 32 + lane], factors[n][i % 2]);
+      }
     }
   }
 }
@@ -71,10 +127,9 @@ struct Step {
 };
 
 // The keys of one step. T is the dtype of queries and products, but for C == F8: then products are of f16.
-template <typename T, typename C, int D>
+template <typename T, typename S, int D>
 __device__ __forceinline__ void take_step(State<D>& some, const Step& place, const uint32_t (&query)[D / 8],
                                           const float (&score_scale)[2], float soft_cap, int g) {
-  using S = Shape<C, D>;
   using P = std::conditional_t<S::kIsF8, f16, T>;
   float scores[S::kTiles][4];
 #pragma unroll
@@ -86,7 +141,7 @@ __device__ __forceinline__ void take_step(State<D>& some, const Step& place, con
 #pragma unroll
       for (int i = 0; i < D / 32; ++i) {
         uint32_t x[4];
-        load_matrices<false>(x, address + (place.key_column ^ static_cast<uint32_t>(32 * i)));
+        load_matrices<false>(x, address + i / 4 * kBoxBytes + (place.key_column ^ static_cast<uint32_t>(32 * (i % 4))));
         mma<f16>(some_scores,
                  {unpack_f8_pair(x[0]), unpack_f8_pair(x[1]), unpack_f8_pair(x[0] >> 16), unpack_f8_pair(x[1] >> 16)},
                  query[4 * i], query[4 * i + 1]);
@@ -161,7 +216,8 @@ __device__ __forceinline__ void take_step(State<D>& some, const Step& place, con
 #pragma unroll
       for (int i = 0; i < D / 32; ++i) {
         uint32_t x[4];
-        load_matrices<true>(x, address + (place.value_column ^ static_cast<uint32_t>(32 * i)));
+        load_matrices<true>(x,
+                            address + i / 4 * kBoxBytes + (place.value_column ^ static_cast<uint32_t>(32 * (i % 4))));
 #pragma unroll
         for (int part = 0; part < 2; ++part) {
           // Bytes: d 2g and 2g + 1 of key 2t, then of key 2t + 1.
@@ -188,9 +244,15 @@ __device__ __forceinline__ void take_step(State<D>& some, const Step& place, con
 template <int N>
 __device__ __forceinline__ Vector<float, N> load_of_others(const float* source) {
   Vector<float, N> x;
-  if constexpr (N == 4) {
-    const float4 loaded = __ldcg(reinterpret_cast<const float4*>(source));
-    x = {loaded.x, loaded.y, loaded.z, loaded.w};
+  if constexpr (N % 4 == 0) {
+#pragma unroll
+    for (int i = 0; i < N; i += 4) {
+      const float4 loaded = __ldcg(reinterpret_cast<const float4*>(source + i));
+      x.v[i] = loaded.x;
+      x.v[i + 1] = loaded.y;
+      x.v[i + 2] = loaded.z;
+      x.v[i + 3] = loaded.w;
+    }
   } else {
     static_assert(N == 2);
     const float2 loaded = __ldcg(reinterpret_cast<const float2*>(source));
@@ -212,14 +274,15 @@ __device__ __forceinline__ void merge_chunks(const Args& args, const DecodeItem&
   const float own_factor = stats.x == -INFINITY ? 0.0f : exp2_fast(stats.x - largest);
   float weight = 0;
   float sums[kOwn] = {};
-  const float* source = args.partial_sums + slot * D + lane * kOwn;
-  constexpr int kAtOnce = 8;
+  const bool has_own = lane * kOwn < args.head_dim;
+  const float* source = args.partial_sums + slot * args.head_dim + (has_own ? lane * kOwn : 0);
+  constexpr int kAtOnce = 32 / kOwn;
   for (int first = 0; first < item.num_chunks; first += kAtOnce) {
     Vector<float, kOwn> parts[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       if (first + i < item.num_chunks) {
-        parts[i] = load_of_others<kOwn>(source + (first + i) * int64_t{args.num_heads} * D);
+        parts[i] = load_of_others<kOwn>(source + (first + i) * int64_t{args.num_heads} * args.head_dim);
       }
     }
 #pragma unroll
@@ -231,6 +294,7 @@ __device__ __forceinline__ void merge_chunks(const Args& args, const DecodeItem&
       for (int j = 0; j < kOwn; ++j) sums[j] += parts[i].v[j] * factor;
     }
   }
+  if (!has_own) return;
   T* out = static_cast<T*>(args.out) + item.token * args.out_token_stride + head * args.out_head_stride + lane * kOwn;
   const float factor = weight == 0 ? 0.0f : (is_f8 ? 1.0f / kValueBoost : 1.0f) / weight;
 #pragma unroll

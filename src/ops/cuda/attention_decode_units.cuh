@@ -10,13 +10,11 @@
 
 namespace quire::cuda::decode {
 
-constexpr int kWarps = 8;
-constexpr int kThreads = 32 * kWarps;
-constexpr int kTeam = 8;                // warps that share a unit where there are few, and shares of a chunk
-constexpr int kKeys = 16;               // a tile: they stand in one page
-constexpr int kHeads = 8;               // columns of a product: at most so many query heads a KV head
-constexpr int kBoxBytes = kKeys * 128;  // 128 bytes of each key, in 16-byte parts that are swizzled
-constexpr int kRingBytes = 24 * 1024;   // a warp: twice what covers the latency of memory at full speed
+constexpr int kKeys = 16;                  // a tile: they stand in one page
+constexpr int kHeads = 8;                  // columns of a product: query heads of one KV head
+constexpr int kBoxBytes = kKeys * 128;     // 128 bytes of each key, in 16-byte parts that are swizzled
+constexpr int kAllRingBytes = 192 * 1024;  // twice what covers the latency of memory at full speed
+constexpr int kMostSharedUnits = 2;        // of one block
 
 struct F8 {};  // the cache holds e4m3
 
@@ -27,18 +25,27 @@ struct Args : AttentionArgs {
   const char* v;
   int64_t page_bytes;  // between pages, and between heads
   int64_t head_bytes;
-  int page_shift;  // log2 of the page size
-  int group_size;  // query heads a KV head
+  int row_bytes;  // of a token and head
+  int head_dim;
+  int page_shift;      // log2 of the page size
+  int group_size;      // query heads a KV head
+  int parts_of_group;  // of eight query heads, or fewer
+  int num_parts;       // of all KV heads
   const DecodeItem* items;
-  int num_units;
+  int num_units;   // items times parts
   bool is_shared;  // all warps of a block a unit
   float* partial_sums;
   float* partial_stats;
   int32_t* counters;
 };
 
-template <typename C, int D>
+// Rows are of D elements; unless IsExact, a head_dim below is filled with zeros.
+template <typename C, int D, bool IsExact>
 struct Shape {
+  static constexpr bool kIsExact = IsExact;
+  static constexpr int kWarps = D <= 128 ? 8 : 4;  // registers
+  static constexpr int kThreads = 32 * kWarps;
+  static constexpr int kRingBytes = kAllRingBytes / kWarps;
   static constexpr bool kIsF8 = std::is_same_v<C, F8>;
   static constexpr int kRowBytes = D * (kIsF8 ? 1 : 2);
   static constexpr int kBoxes = kRowBytes / 128;       // of K, and as many of V
@@ -49,13 +56,21 @@ struct Shape {
   static constexpr int kStageBytes = 2 * kTiles * kTileBytes;  // K of all tiles, then V
   static constexpr int kStages = kRingBytes / kStageBytes;
   static constexpr int kScaleBytes = kIsF8 ? 2 * kStepKeys * 2 : 0;  // of K, then of V
-  static constexpr int kSharedBytes = kWarps * (kRingBytes + kStages * kScaleBytes);
+  static constexpr int kStateFloats = (D / 4 + 4) * 32;              // of a warp
+  static constexpr int kExchangeOffset = kWarps * (kRingBytes + kStages * kScaleBytes);
+  static constexpr int kSharedBytes = kExchangeOffset + (kWarps - 1) * kStateFloats * 4;
+  static_assert(kSharedBytes + 384 <= 227 * 1024);
 };
+
+template <typename S>
+__device__ __forceinline__ int row_bytes_of(const Args& args) {
+  return S::kIsExact ? S::kRowBytes : args.row_bytes;
+}
 
 // The keys that one warp takes of a unit.
 struct Unit {
   int sequence;
-  int head;    // KV head
+  int kv_head;
   int length;  // keys of the sequence
   int begin;   // keys [begin, end), in steps at multiples of their size
   int end;
@@ -64,25 +79,25 @@ struct Unit {
   bool is_given;
 };
 
-template <int StepKeys>
-__device__ __forceinline__ Unit make_unit(const Args& args, const DecodeItem& item, int head, int share) {
+template <typename S>
+__device__ __forceinline__ Unit make_unit(const Args& args, const DecodeItem& item, int part, int share) {
   const int first_key = args.window > 0 ? max(0, item.length - args.window) : 0;
   int begin = item.chunk * item.chunk_size;
   int end = begin + item.chunk_size;
   if (args.is_shared) {
-    begin += share * (item.chunk_size / kTeam);
-    end = begin + item.chunk_size / kTeam;
+    begin += share * (item.chunk_size / S::kWarps);
+    end = begin + item.chunk_size / S::kWarps;
   }
   begin = max(begin, first_key);
   end = max(begin, min(end, item.length));
-  const int first_step = begin / StepKeys;
+  const int first_step = begin / S::kStepKeys;
   return {.sequence = item.sequence,
-          .head = head,
+          .kv_head = args.parts_of_group == 1 ? part : part / args.parts_of_group,
           .length = item.length,
           .begin = begin,
           .end = end,
           .first_step = first_step,
-          .num_steps = end > begin ? (end + StepKeys - 1) / StepKeys - first_step : 0,
+          .num_steps = end > begin ? (end + S::kStepKeys - 1) / S::kStepKeys - first_step : 0,
           .is_given = item.num_chunks > 0};
 }
 
@@ -90,21 +105,21 @@ __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// 16 bytes that are read once, past the first cache; zeros where they are not wanted.
-__device__ __forceinline__ void copy_16(uint32_t target, const void* source, bool is_wanted = true) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(target), "l"(source),
-               "r"(is_wanted ? 16 : 0)
+// 16 bytes that are read once, past the first cache; zeros instead of those behind the first num_wanted.
+__device__ __forceinline__ void copy_16(uint32_t target, const void* source, int num_wanted = 16) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(num_wanted)
                : "memory");
 }
 
 // Asks for one step after another of the warp's units. All lanes.
-template <typename C, int D>
+template <typename S>
 struct Loader {
-  using S = Shape<C, D>;
   const Args& args;
   uint32_t ring;    // shared memory, with the lane's place in a tile
   uint32_t column;  // swizzled, of the lane's first row
   uint32_t scales;
+  int source;      // of the lane in a tile of the cache
+  int num_wanted;  // bytes: none behind a row's end
   int lane;
   int share;
   int index;         // of the unit
@@ -121,20 +136,20 @@ struct Loader {
 
   __device__ __forceinline__ DecodeItem item_of(int i) const {
     DecodeItem none = {};
-    return i < args.num_units ? args.items[i / args.num_kv_heads] : none;
+    return i < args.num_units ? args.items[i / args.num_parts] : none;
   }
   __device__ __forceinline__ int page_of(const Unit& u, int tile) const {
     const int key = u.first_step * S::kStepKeys + tile * kKeys;
     return key < u.end ? args.page_table[u.sequence * args.page_table_stride + (key >> args.page_shift)] : 0;
   }
   __device__ __forceinline__ void make_next() {
-    next = make_unit<S::kStepKeys>(args, ahead, (index + index_stride) % args.num_kv_heads, share);
+    next = make_unit<S>(args, ahead, (index + index_stride) % args.num_parts, share);
     next_pages = next.is_given ? page_of(next, lane) : 0;
     is_next_made = true;
   }
   __device__ __forceinline__ void start() {
     const DecodeItem item = item_of(index);
-    unit = make_unit<S::kStepKeys>(args, item, index % args.num_kv_heads, share);
+    unit = make_unit<S>(args, item, index % args.num_parts, share);
     known_page = unit.is_given ? page_of(unit, lane) : 0;
     ahead = item_of(index + index_stride);
     is_next_made = false;
@@ -145,8 +160,9 @@ struct Loader {
 #pragma unroll
     for (int i = 0; i < kKeys / R; ++i) {
       const int key = R * i + lane / (32 / R);
-      copy_16(target + i * R * 128 + (column ^ static_cast<uint32_t>(R * i % 8 * 16)), source + i * 512,
-              !IsPartial || (begin <= key && key < end));
+      copy_16(target + i * R * 128 + (column ^ static_cast<uint32_t>(R * i % 8 * 16)),
+              source + i * R * row_bytes_of<S>(args),
+              !IsPartial || (begin <= key && key < end) ? (S::kIsExact ? 16 : num_wanted) : 0);
     }
   }
   // One group of copies, empty where all is asked for.
@@ -175,7 +191,8 @@ struct Loader {
         const int64_t page = __shfl_sync(0xffffffffu, known_page, (step * S::kTiles + tile) % 32);
         const int key = first_key + tile * kKeys;
         const int row = key & ((1 << args.page_shift) - 1);
-        const int64_t offset = page * args.page_bytes + unit.head * args.head_bytes + row * S::kRowBytes + lane * 16;
+        const int64_t offset =
+            page * args.page_bytes + unit.kv_head * args.head_bytes + row * row_bytes_of<S>(args) + source;
         const uint32_t target = ring + static_cast<uint32_t>(stage * S::kStageBytes + tile * S::kTileBytes);
         const int begin = unit.begin - key;
         const int end = unit.end - key;
@@ -190,10 +207,10 @@ struct Loader {
         if constexpr (S::kIsF8) {
           if (lane < 4) {
             const uint16_t* source = (lane < 2 ? args.k_scales : args.v_scales) + page * args.scale_page_stride +
-                                     (unit.head << args.page_shift) + row + lane % 2 * 8;
+                                     (unit.kv_head << args.page_shift) + row + lane % 2 * 8;
             copy_16(scales + static_cast<uint32_t>(stage * S::kScaleBytes + lane / 2 * S::kStepKeys * 2 +
                                                    tile * kKeys * 2 + lane % 2 * 16),
-                    source);
+                    source, begin < kKeys && end > 0 ? 16 : 0);
           }
         }
       }

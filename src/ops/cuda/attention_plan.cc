@@ -55,11 +55,22 @@ Result<std::unique_ptr<AttentionPlan>> create_attention_plan(const AttentionGeom
   const int64_t max_tiles = num_sequences + geometry.max_num_tokens / kPrefillTileRows + 1;
   ASSIGN_OR_RETURN(plan->decode_items, allocate_zeros(max_items * int64_t{sizeof(DecodeItem)}));
   ASSIGN_OR_RETURN(plan->prefill_items, allocate_zeros(max_tiles * int64_t{sizeof(PrefillItem)}));
+  ASSIGN_OR_RETURN(plan->prefill_sequences, allocate_zeros(num_sequences * int64_t{sizeof(PrefillSequence)}));
   ASSIGN_OR_RETURN(plan->host_items,
-                   allocate_pinned(max_items * int64_t{sizeof(DecodeItem)} + max_tiles * int64_t{sizeof(PrefillItem)}));
+                   allocate_pinned(max_items * int64_t{sizeof(DecodeItem)} + max_tiles * int64_t{sizeof(PrefillItem)} +
+                                   num_sequences * int64_t{sizeof(PrefillSequence)}));
   ASSIGN_OR_RETURN(plan->partials, allocate_zeros(max_items * geometry.num_heads * (geometry.head_dim + 2) * 4));
-  ASSIGN_OR_RETURN(plan->counters, allocate_zeros(num_sequences * geometry.num_kv_heads * 4));
+  ASSIGN_OR_RETURN(plan->counters, allocate_zeros(num_sequences * geometry.num_heads * 4));
   return std::unique_ptr<AttentionPlan>(std::move(plan));
+}
+
+bool reserve_converted(const CudaAttentionPlan& plan, int64_t num_bytes) {
+  if (plan.converted.num_bytes() >= num_bytes) return true;
+  plan.converted = DeviceBuffer();  // waits for whoever reads it
+  Result<DeviceBuffer> buffer = allocate_zeros(num_bytes);
+  if (!buffer.is_ok()) return false;
+  plan.converted = std::move(buffer.value());
+  return true;
 }
 
 void plan_attention(cudaStream_t stream, CudaAttentionPlan& plan, const AttentionBatch& batch) {
@@ -68,23 +79,43 @@ void plan_attention(cudaStream_t stream, CudaAttentionPlan& plan, const Attentio
   DecodeItem* const decode_items = static_cast<DecodeItem*>(plan.host_items.data());
   PrefillItem* const prefill_items =
       reinterpret_cast<PrefillItem*>(static_cast<char*>(plan.host_items.data()) + plan.decode_items.num_bytes());
+  PrefillSequence* const prefill_sequences =
+      reinterpret_cast<PrefillSequence*>(reinterpret_cast<char*>(prefill_items) + plan.prefill_items.num_bytes());
   int num_decode = 0;
   int num_prefill = 0;
   plan.num_decode_sequences = 0;
   plan.has_several_chunks = false;
   plan.num_prefill_sequences = 0;
+  plan.num_converted_tiles = 0;
+  plan.most_converted_tiles = 0;
   for (int s = 0; s < batch.num_sequences; ++s) {
     const size_t i = static_cast<size_t>(s);
     const int num_queries = batch.host_query_starts[i + 1] - batch.host_query_starts[i];
     if (num_queries == 1) {
       ++plan.num_decode_sequences;
     } else if (num_queries > 1) {
-      ++plan.num_prefill_sequences;
+      const int length = batch.host_context_lengths[i];
+      const int window = plan.geometry.window;
+      const int first_key = window > 0 ? std::max(0, length - num_queries - window + 1) : 0;
+      const int first_tile = first_key / kConvertedKeys;
+      const int num_tiles = ceil_div(length, kConvertedKeys) - first_tile;
+      const int first_converted = plan.num_converted_tiles;
+      prefill_sequences[plan.num_prefill_sequences++] = {.sequence = s,
+                                                         .first_tile = first_tile,
+                                                         .num_tiles = num_tiles,
+                                                         .first_converted = first_converted,
+                                                         .first_key = first_key,
+                                                         .end_key = length,
+                                                         .unused = {}};
+      plan.num_converted_tiles += num_tiles;
+      plan.most_converted_tiles = std::max(plan.most_converted_tiles, num_tiles);
       for (int query = 0; query < num_queries; query += kPrefillTileRows) {
         prefill_items[num_prefill++] = {.sequence = s,
                                         .first_token = batch.host_query_starts[i] + query,
                                         .num_rows = std::min(kPrefillTileRows, num_queries - query),
-                                        .first_position = batch.host_context_lengths[i] - num_queries + query};
+                                        .first_position = length - num_queries + query,
+                                        .first_converted = first_converted - first_tile,
+                                        .unused = {}};
       }
     }
   }
@@ -123,6 +154,8 @@ void plan_attention(cudaStream_t stream, CudaAttentionPlan& plan, const Attentio
   plan.num_prefill_items = num_prefill;
   copy_items<DecodeItem>(stream, plan.decode_items, {decode_items, static_cast<size_t>(num_padded)});
   copy_items<PrefillItem>(stream, plan.prefill_items, prefill);
+  copy_items<PrefillSequence>(stream, plan.prefill_sequences,
+                              {prefill_sequences, static_cast<size_t>(plan.num_prefill_sequences)});
 }
 
 void attention(AttentionCall call, std::string_view forced_row) {

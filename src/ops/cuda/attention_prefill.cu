@@ -1,12 +1,15 @@
 // Prefill attention on Hopper: many queries a sequence, K and V straight from the pages (FlashAttention-3's shape).
 //
 // A unit of work: a tile of 128 queries of a sequence, one query head. As many blocks as the GPU has multiprocessors
-// take units in turn, those that see most keys first. A block has three warpgroups.
-//   producer:  one warp asks the copy engine for queries and K, one for V, 128 keys a tile (64 where D is 256), 16 keys
-//   of one page a box; they run ahead of the consumers, into the next unit too. A warp asks for one box after the
-//   other, some 60 cycles each, so boxes must be few. Of an e4m3 cache all four warps turn codes into f16, exactly;
-//   scales of K go to scores, those of V to weights consumers: two warpgroups of 64 queries each; the next tile's
-//   scores are computed while this one's values are summed, over the borders of units
+// take units in turn, those that see most keys first. A block has three warpgroups:
+// - the producer: one warp asks the copy engine for queries and K, one for V, 128 keys a tile (64 where D is 256), 16
+//   keys of one page a box; they run ahead of the consumers, into the next unit too. A warp asks for one box after the
+//   other, some 60 cycles each, so boxes must be few.
+// - two consumers, of 64 queries each: the next tile's scores are computed while this one's values are summed, over the
+//   borders of units.
+// Codes of an e4m3 cache become f16 in memory first, exactly (attention_prefill_convert.cuh); their scales multiply
+// scores and weights.
+//
 // Both products run on the tensor cores from shared memory (wgmma), P from registers. The limit is arithmetic:
 // 4 · head_dim operations a query, key and head. Softmax in float, base 2; P is rounded to the dtype of the products.
 // A head_dim between 64, 128 and 256 is filled with zeros. Tiles of keys stand at multiples of their size and are taken
@@ -37,39 +40,28 @@ __global__ void __launch_bounds__(kThreads, 1)
       barrier_init(&control.q_empty[s], 4 * kConsumers);  // a warp each
     }
     for (int s = 0; s < S::kKStages; ++s) {
-      barrier_init(&control.k_full[s], IsF8 ? 4 : 1);  // a warp each, or the copies
+      barrier_init(&control.k_full[s], 1);
       barrier_init(&control.k_empty[s], 4 * kConsumers);
     }
     for (int s = 0; s < S::kVStages; ++s) {
-      barrier_init(&control.v_full[s], IsF8 ? 4 : 1);
+      barrier_init(&control.v_full[s], 1);
       barrier_init(&control.v_empty[s], 4 * kConsumers);
     }
     barrier_init(&control.v_loaded, 1);
-    barrier_init(&control.k_codes, 1);
-    barrier_init(&control.v_codes, 1);
     fence_async_proxy();
   }
   __syncthreads();
   const int thread = static_cast<int>(threadIdx.x) % 128;
   if (threadIdx.x < 128) {
     const Maps maps{.q = &q_map, .k = &k_map, .v = &v_map};
-    if constexpr (IsF8) {
-      asm volatile("setmaxnreg.dec.sync.aligned.u32 88;");
-      produce_from_f8<S>(args, shared, maps, thread);
-    } else {
-      asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-      if (thread < 32) {
-        PageProducer<S, true>{.args = args, .shared = shared, .map = &k_map, .lane = thread}.run(maps);
-      } else if (thread < 64) {
-        PageProducer<S, false>{.args = args, .shared = shared, .map = &v_map, .lane = thread - 32}.run(maps);
-      }
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    if (thread < 32) {
+      PageProducer<S, true>{.args = args, .shared = shared, .map = &k_map, .lane = thread}.run(maps);
+    } else if (thread < 64) {
+      PageProducer<S, false>{.args = args, .shared = shared, .map = &v_map, .lane = thread - 32}.run(maps);
     }
   } else {
-    if constexpr (IsF8) {
-      asm volatile("setmaxnreg.inc.sync.aligned.u32 208;");
-    } else {
-      asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-    }
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     const int consumer = static_cast<int>(threadIdx.x) / 128 - 1;
     const int lane = thread % 32;
     Consumer<T, D, IsF8>{.args = args,
@@ -83,21 +75,20 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
-// Boxes of some keys and 128 bytes of their elements, from [page][head][token][d].
-CUtensorMap make_kv_map(const PagedKv& kv, void* data) {
+// Boxes of eight keys and 128 bytes of their elements, from [page][head][token][d].
+CUtensorMap make_narrow_kv_map(const PagedKv& kv, void* data) {
   const int64_t sizes[] = {kv.head_dim, kv.page_size, kv.num_kv_heads, kv.num_pages};
   const int64_t strides[] = {kv.token_stride, kv.head_stride, kv.page_stride};
-  const bool has_codes = kv.dtype == DType::kF8E4M3;
-  const int32_t box[] = {kRowBytes / static_cast<int>(dtype_bytes(kv.dtype)), has_codes ? kBoxKeys : kGroupKeys, 1, 1};
+  const int32_t box[] = {64, kGroupKeys, 1, 1};
   return make_tensor_map({.dtype = kv.dtype, .data = data, .sizes = sizes, .strides = strides, .box = box});
 }
 
-// Boxes of 16 keys and all of their D elements, from [page][head and eight tokens][64 elements][token][element].
+// Boxes of some keys and all of their D elements, from [page][head and eight tokens][64 elements][token][element].
 template <int D>
-CUtensorMap make_wide_kv_map(const PagedKv& kv, void* data) {
+CUtensorMap make_wide_kv_map(const PagedKv& kv, void* data, int num_keys) {
   const int64_t sizes[] = {64, kGroupKeys, D / 64, int64_t{kv.num_kv_heads} * kv.page_size / kGroupKeys, kv.num_pages};
   const int64_t strides[] = {kv.token_stride, 64, kGroupKeys * kv.token_stride, kv.page_stride};
-  const int32_t box[] = {64, kGroupKeys, D / 64, kBoxKeys / kGroupKeys, 1};
+  const int32_t box[] = {64, kGroupKeys, D / 64, num_keys / kGroupKeys, 1};
   return make_tensor_map({.dtype = kv.dtype, .data = data, .sizes = sizes, .strides = strides, .box = box});
 }
 
@@ -110,12 +101,11 @@ CUtensorMap make_q_map(const ConstTensorView& q) {
       {.dtype = q.dtype(), .data = const_cast<void*>(q.raw_data()), .sizes = sizes, .strides = strides, .box = box});
 }
 
+// `kv` holds what the kernel reads: the cache, or what was converted of it.
 template <typename T, int D, bool IsF8>
-void launch(const AttentionCall& call, Args args) {
-  const PagedKv& kv = call.kv;
-  args.is_wide = !IsF8 && kv.head_dim == D && kv.head_stride == kv.page_size * kv.token_stride;
+void launch_kernel(const AttentionCall& call, const PagedKv& kv, const Args& args) {
   const auto make_map = [&](void* data) {
-    return args.is_wide ? make_wide_kv_map<D>(kv, data) : make_kv_map(kv, data);
+    return args.box_keys > 0 ? make_wide_kv_map<D>(kv, data, args.box_keys) : make_narrow_kv_map(kv, data);
   };
   constexpr int kBytes = kSharedBytes<Shape<D, IsF8>>;
   static_assert(kBytes <= 227 * 1024);
@@ -126,12 +116,82 @@ void launch(const AttentionCall& call, Args args) {
   CUDA_CHECK_LAUNCH();
 }
 
+template <typename T, int D>
+void launch(const AttentionCall& call, Args args) {
+  const PagedKv& kv = call.kv;
+  args.box_keys = kv.head_dim == D && kv.head_stride == kv.page_size * kv.token_stride ? kBoxKeys : 0;
+  launch_kernel<T, D, false>(call, kv, args);
+}
+
+// As many KV heads at once as the memory is meant for.
+template <typename T, int D>
+void launch_converting(const AttentionCall& call, Args args) {
+  constexpr int64_t kMemory = int64_t{128} << 20;
+  constexpr int64_t kTileBytes = int64_t{kConvertedKeys} * D * 2;
+  constexpr int64_t kScaleBytes = 2 * kConvertedScales * int64_t{sizeof(float)};
+  const CudaAttentionPlan& plan = call.plan;
+  const int64_t num_tiles = plan.num_converted_tiles;
+  const int64_t head_bytes = num_tiles * (2 * kTileBytes + kScaleBytes);
+  if (!reserve_converted(plan, std::max(kMemory, head_bytes))) return attention_any_shape(call);
+  const int heads_at_once =
+      static_cast<int>(std::min<int64_t>(args.num_kv_heads, std::max<int64_t>(1, kMemory / head_bytes)));
+  char* const memory = static_cast<char*>(plan.converted.data());
+  const PagedKv& kv = call.kv;
+  for (int first = 0; first < kv.num_kv_heads; first += heads_at_once) {
+    const int num_heads = std::min(heads_at_once, kv.num_kv_heads - first);
+    PagedKv converted;
+    converted.dtype = DType::kF16;
+    converted.k = memory;
+    converted.v = memory + num_tiles * num_heads * kTileBytes;
+    converted.page_stride = int64_t{num_heads} * kConvertedKeys * D;
+    converted.head_stride = kConvertedKeys * D;
+    converted.token_stride = D;
+    converted.num_pages = plan.num_converted_tiles;
+    converted.page_size = kConvertedKeys;
+    converted.num_kv_heads = num_heads;
+    converted.head_dim = D;
+    float* const scales = reinterpret_cast<float*>(memory + 2 * num_tiles * num_heads * kTileBytes);
+    const ConvertArgs convert_args{.k = static_cast<const char*>(kv.k),
+                                   .v = static_cast<const char*>(kv.v),
+                                   .k_scales = args.k_scales,
+                                   .v_scales = args.v_scales,
+                                   .page_bytes = kv.page_stride,
+                                   .head_bytes = kv.head_stride,
+                                   .token_bytes = kv.token_stride,
+                                   .scale_page_stride = kv.scale_page_stride,
+                                   .page_size = kv.page_size,
+                                   .head_dim = kv.head_dim,
+                                   .first_kv_head = first,
+                                   .page_table = args.page_table,
+                                   .page_table_stride = args.page_table_stride,
+                                   .sequences = static_cast<const PrefillSequence*>(plan.prefill_sequences.data()),
+                                   .converted_k = static_cast<char*>(converted.k),
+                                   .converted_v = static_cast<char*>(converted.v),
+                                   .converted_scales = scales};
+    const dim3 grid(static_cast<unsigned>(plan.most_converted_tiles), static_cast<unsigned>(num_heads),
+                    static_cast<unsigned>(plan.num_prefill_sequences));
+    convert_kernel<D><<<grid, 256, 0, call.stream>>>(convert_args);
+    CUDA_CHECK_LAUNCH();
+    args.page_size = kConvertedKeys;
+    args.first_head = first * args.group_size;
+    args.num_unit_heads = num_heads * args.group_size;
+    args.num_units = plan.num_prefill_items * args.num_unit_heads;
+    args.box_keys = Shape<D, true>::kKeys;
+    args.converted_scales = scales;
+    launch_kernel<T, D, true>(call, converted, args);
+  }
+}
+
 template <typename T>
 void launch_for_dimension(const AttentionCall& call, const Args& args) {
-  if (call.kv.dtype == DType::kF8E4M3) return launch<T, 128, true>(call, args);
-  if (args.head_dim <= 64) return launch<T, 64, false>(call, args);
-  if (args.head_dim <= 128) return launch<T, 128, false>(call, args);
-  launch<T, 256, false>(call, args);
+  if (call.kv.dtype == DType::kF8E4M3) {
+    if (args.head_dim <= 64) return launch_converting<T, 64>(call, args);
+    if (args.head_dim <= 128) return launch_converting<T, 128>(call, args);
+    return launch_converting<T, 256>(call, args);
+  }
+  if (args.head_dim <= 64) return launch<T, 64>(call, args);
+  if (args.head_dim <= 128) return launch<T, 128>(call, args);
+  launch<T, 256>(call, args);
 }
 
 }  // namespace prefill
@@ -140,7 +200,7 @@ bool accepts_prefill_wgmma(const AttentionCall& call) {
   const PagedKv& kv = call.kv;
   const auto is_wide = [&](int64_t stride) { return stride * dtype_bytes(kv.dtype) % 16 == 0; };
   const bool has_dimension = kv.dtype == DType::kF8E4M3
-                                 ? kv.head_dim % 16 == 0 && kv.head_dim <= 128
+                                 ? kv.head_dim % 16 == 0 && kv.head_dim <= 256
                                  : kv.dtype == call.q.dtype() && kv.head_dim % 8 == 0 && kv.head_dim <= 256;
   return call.part == StepPart::kPrefill && (call.q.dtype() == DType::kBF16 || call.q.dtype() == DType::kF16) &&
          has_dimension && kv.page_size % prefill::kBoxKeys == 0 && is_aligned(kv.k, 16) && is_aligned(kv.v, 16) &&
@@ -154,8 +214,12 @@ void attention_prefill_wgmma(const AttentionCall& call) {
   args.head_dim = call.kv.head_dim;
   args.page_size = call.kv.page_size;
   args.items = static_cast<const PrefillItem*>(call.plan.prefill_items.data());
+  args.group_size = args.num_heads / args.num_kv_heads;
+  args.first_head = 0;
+  args.num_unit_heads = args.num_heads;
   args.num_units = call.plan.num_prefill_items * args.num_heads;
-  args.is_wide = false;
+  args.box_keys = 0;
+  args.converted_scales = nullptr;
   if (call.q.dtype() == DType::kBF16) {
     prefill::launch_for_dimension<bf16>(call, args);
   } else {

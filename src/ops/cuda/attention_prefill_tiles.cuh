@@ -8,7 +8,7 @@
 
 namespace quire::cuda::prefill {
 
-constexpr int kBoxKeys = 16;   // keys of one copy: a page holds a whole number of them
+constexpr int kBoxKeys = 16;   // keys of one copy from a page, which holds a whole number of them
 constexpr int kGroupKeys = 8;  // whose rows are one unit of the swizzle
 constexpr int kConsumers = 2;
 constexpr int kConsumerRows = 64;
@@ -23,20 +23,19 @@ struct Shape {
   static constexpr int kKeys = D <= 128 ? 128 : 64;  // a tile
   static constexpr int kSlabs = D / 64;
   static constexpr int kGroupBytes = kSlabs * kBlockBytes;
-  static constexpr int kQStages = D <= 128 ? 2 : 1;
+  static constexpr bool kHasScales = IsF8;
+  static constexpr int kQStages = D == 256 || IsF8 ? 1 : 2;
   static constexpr int kKStages = IsF8 ? 2 : 3;
-  static constexpr int kVStages = 2;
+  static constexpr int kVStages = IsF8 && D <= 128 ? 3 : 2;
   static constexpr int kQSlabBytes = kPrefillTileRows * kRowBytes;
   static constexpr int kQBytes = kSlabs * kQSlabBytes;
   static constexpr int kTileBytes = kKeys / kGroupKeys * kGroupBytes;
-  static constexpr int kCodeBytes = IsF8 ? kKeys * D : 0;  // of K, and as many of V
   // Four lanes of a row of scores each find their keys' scales in a row.
   static constexpr int kScaleStride = kKeys / 4 + 4;
   static constexpr int kScaleBytes = IsF8 ? 4 * kScaleStride * 4 : 0;
   static constexpr int kKOffset = kQStages * kQBytes;
   static constexpr int kVOffset = kKOffset + kKStages * kTileBytes;
-  static constexpr int kCodeOffset = kVOffset + kVStages * kTileBytes;
-  static constexpr int kScaleOffset = kCodeOffset + 2 * kCodeBytes;
+  static constexpr int kScaleOffset = kVOffset + kVStages * kTileBytes;
   static constexpr int kControlOffset = kScaleOffset + (kKStages + kVStages) * kScaleBytes;
 };
 
@@ -46,8 +45,12 @@ struct Args : AttentionArgs {
   int head_dim;
   int page_size;
   const PrefillItem* items;
-  int num_units;  // items times heads
-  bool is_wide;   // one box brings all slabs
+  int group_size;  // query heads a KV head
+  int first_head;  // query heads of this launch, of whole groups
+  int num_unit_heads;
+  int num_units;                  // items times those
+  int box_keys;                   // of boxes that bring all slabs; 0: boxes are of eight keys and one slab
+  const float* converted_scales;  // of an e4m3 cache: see attention_prefill_convert.cuh
 };
 
 // A unit of work: the queries of one item and head, and the keys that they see.
@@ -61,6 +64,7 @@ struct Tile {
   int last_key;
   int begin;  // tiles of keys
   int end;
+  int first_converted;  // of an e4m3 cache: where tile 0 would lie
 };
 
 template <typename S>
@@ -71,9 +75,7 @@ struct Control {
   uint64_t k_empty[S::kKStages];
   uint64_t v_full[S::kVStages];
   uint64_t v_empty[S::kVStages];
-  uint64_t v_loaded;  // before rows that nobody may read are cleared
-  uint64_t k_codes;   // have come
-  uint64_t v_codes;
+  uint64_t v_loaded;        // before rows that nobody may read are cleared
   Tile tiles[S::kQStages];  // of the queries
 };
 
@@ -86,8 +88,6 @@ struct Shared {
   __device__ __forceinline__ char* q(int stage) const { return base + stage * S::kQBytes; }
   __device__ __forceinline__ char* k(int stage) const { return base + S::kKOffset + stage * S::kTileBytes; }
   __device__ __forceinline__ char* v(int stage) const { return base + S::kVOffset + stage * S::kTileBytes; }
-  __device__ __forceinline__ char* k_codes() const { return base + S::kCodeOffset; }
-  __device__ __forceinline__ char* v_codes() const { return base + S::kCodeOffset + S::kCodeBytes; }
   __device__ __forceinline__ float* k_scales(int stage) const {
     return reinterpret_cast<float*>(base + S::kScaleOffset + stage * S::kScaleBytes);
   }
@@ -113,9 +113,9 @@ struct Walk {
     const int unit = round * num_blocks + (round % 2 == 0 ? block : num_blocks - 1 - block);
     is_over = unit >= args.num_units;
     if (is_over) return;
-    const PrefillItem item = args.items[unit / args.num_heads];
+    const PrefillItem item = args.items[unit / args.num_unit_heads];
     tile.sequence = item.sequence;
-    tile.head = unit % args.num_heads;
+    tile.head = args.first_head + unit % args.num_unit_heads;
     tile.first_token = item.first_token;
     tile.num_rows = item.num_rows;
     tile.first_position = item.first_position;
@@ -123,6 +123,7 @@ struct Walk {
     tile.last_key = tile.first_position + tile.num_rows - 1;
     tile.begin = tile.first_key / S::kKeys;
     tile.end = tile.last_key / S::kKeys + 1;
+    tile.first_converted = item.first_converted;
     j = tile.begin;
   }
   __device__ __forceinline__ void next(const Args& args) {
@@ -132,11 +133,6 @@ struct Walk {
     take_unit(args);
   }
   __device__ __forceinline__ bool is_first() const { return j == tile.begin; }
-  __device__ __forceinline__ bool sees(int key) const { return tile.first_key <= key && key <= tile.last_key; }
-  // Whether the box of keys from `key` on holds one that is seen.
-  __device__ __forceinline__ bool sees_box(int key) const {
-    return key + kBoxKeys > tile.first_key && key <= tile.last_key;
-  }
 };
 
 }  // namespace quire::cuda::prefill

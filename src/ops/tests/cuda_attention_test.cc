@@ -131,6 +131,41 @@ std::vector<NamedCase> cases() {
         .head_dim = 128,
         .params = {.scale = 0.088f},
         .sequences = std::vector<AttentionSequence>(90, {7, 1, 700})}},
+      {"decode of more units than blocks, some of them alone",
+       {.num_heads = 24,
+        .num_kv_heads = 8,
+        .head_dim = 128,
+        .params = {.scale = 0.088f},
+        .sequences = {{1, 1, 1100},
+                      {2, 1, 600},
+                      {3, 1, 20},
+                      {4, 1, 513},
+                      {5, 1, 1024},
+                      {6, 1, 1500},
+                      {7, 1, 511},
+                      {8, 1, 1030},
+                      {9, 1, 2100},
+                      {1, 1, 1090}}}},
+      {"decode of groups of 20 heads",
+       {.num_heads = 40, .num_kv_heads = 2, .head_dim = 128, .sequences = {{1, 1, 700}, {2, 1, 30}, {3, 1, 1300}}}},
+      {"decode of head_dim 256, groups of 9, window",
+       {.num_heads = 18,
+        .num_kv_heads = 2,
+        .head_dim = 256,
+        .params = {.scale = 0.0625f, .window = 600},
+        .sequences = {{1, 1, 700}, {2, 1, 30}, {3, 1, 1300}}}},
+      {"many sequences of head_dim 256",
+       {.num_heads = 8,
+        .num_kv_heads = 4,
+        .head_dim = 256,
+        .params = {.scale = 0.0625f},
+        .sequences = std::vector<AttentionSequence>(90, {7, 1, 550})}},
+      {"decode of head_dim 96, soft-cap",
+       {.num_heads = 12,
+        .num_kv_heads = 4,
+        .head_dim = 96,
+        .params = {.scale = 0.1f, .soft_cap = 20.0f},
+        .sequences = {{1, 1, 700}, {2, 1, 30}, {3, 1, 1300}, {4, 1, 64}}}},
       {"decode of 9,000 keys", {.num_heads = 4, .num_kv_heads = 1, .head_dim = 128, .sequences = {{1, 1, 9000}}}},
       {"whole prefill", {.sequences = {{1, 150, 150}}}},
       {"whole prefill of head_dim 128",
@@ -228,7 +263,7 @@ TEST_P(CudaAttentionRows, AreCloseToTheDefinition) {
   for (const DType dtype : kActivationDTypes) {
     for (const DType cache_dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3}) {
       AttentionCase attention_case = named.attention_case;
-      if (cache_dtype == DType::kF8E4M3 && attention_case.head_dim != 128) continue;
+      if (cache_dtype == DType::kF8E4M3 && attention_case.head_dim % 16 != 0) continue;
       attention_case.dtype = cache_dtype;
       attention_case.query_dtype = dtype;
       AttentionProblem problem(attention_case);
@@ -270,23 +305,31 @@ TEST(CudaAttention, RowsTakeWhatTheyAreFor) {
     }
     return false;
   };
-  for (const int head_dim : {64, 128}) {
-    EXPECT_TRUE(takes("decode_split_kv", cuda::StepPart::kDecode, head_dim, DType::kBF16)) << head_dim;
-  }
-  EXPECT_TRUE(takes("decode_split_kv", cuda::StepPart::kDecode, 128, DType::kF8E4M3));
   for (const int head_dim : {64, 80, 96, 128, 256}) {
-    EXPECT_TRUE(takes("prefill_wgmma", cuda::StepPart::kPrefill, head_dim, DType::kBF16)) << head_dim;
+    for (const DType cache_dtype : {DType::kBF16, DType::kF8E4M3}) {
+      EXPECT_TRUE(takes("decode_split_kv", cuda::StepPart::kDecode, head_dim, cache_dtype)) << head_dim;
+      EXPECT_TRUE(takes("prefill_wgmma", cuda::StepPart::kPrefill, head_dim, cache_dtype)) << head_dim;
+    }
   }
-  EXPECT_TRUE(takes("prefill_wgmma", cuda::StepPart::kPrefill, 128, DType::kF8E4M3));
 }
 
 TEST(CudaAttention, OneQueryHasTheSameBitsAmongAnyNeighboursAndPages) {
   const std::unique_ptr<Gpu> gpu = Gpu::create();
   SKIP_WITHOUT_GPU(gpu);
-  for (const auto& [window, cache_dtype] : {std::pair{0, DType::kBF16}, {200, DType::kBF16}, {0, DType::kF8E4M3}}) {
+  struct Kind {
+    int head_dim;
+    int window;
+    DType cache_dtype;
+  };
+  for (const auto& [head_dim, window, cache_dtype] : {Kind{128, 0, DType::kBF16},
+                                                      {128, 200, DType::kBF16},
+                                                      {128, 0, DType::kF8E4M3},
+                                                      {64, 0, DType::kBF16},
+                                                      {64, 0, DType::kF8E4M3},
+                                                      {256, 0, DType::kBF16}}) {
     AttentionCase alone{.num_heads = 8,
                         .num_kv_heads = 2,
-                        .head_dim = 128,
+                        .head_dim = head_dim,
                         .dtype = cache_dtype,
                         .query_dtype = DType::kBF16,
                         .params = {.scale = 0.088f, .window = window},
@@ -297,8 +340,9 @@ TEST(CudaAttention, OneQueryHasTheSameBitsAmongAnyNeighboursAndPages) {
       AttentionCase among = alone;
       among.page_size = page_size;
       among.sequences = {{1, 1, 40}, {2, 30, 90}, {7, 1, 1500}, {3, 1, 2000}};
-      // Enough neighbours for warps to work apart.
+      // Enough neighbours for blocks to take several units each, and enough for warps to work apart.
       if (page_size == 32) among.sequences.insert(among.sequences.end(), 60, {4, 1, 900});
+      if (page_size == 128) among.sequences.insert(among.sequences.end(), 300, {4, 1, 900});
       AttentionProblem other(among);
       const std::vector<float> rows = DeviceProblem(*gpu, other, DType::kBF16, 8).run();
       const int64_t first = other.first_query_row(2) * other.row_size();
@@ -318,6 +362,7 @@ TEST(CudaAttention, ManyQueriesHaveTheSameBitsHoweverThePromptIsCut) {
   for (const auto& [head_dim, window, cache_dtype] : {Kind{128, 0, DType::kBF16},
                                                       {128, 200, DType::kBF16},
                                                       {128, 0, DType::kF8E4M3},
+                                                      {64, 0, DType::kF8E4M3},
                                                       {64, 0, DType::kBF16},
                                                       {96, 200, DType::kBF16},
                                                       {256, 0, DType::kBF16}}) {
