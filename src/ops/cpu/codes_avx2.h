@@ -139,32 +139,15 @@ struct Avx2Codes {
     }
   };
 
-  static uint32_t largest_magnitude_bits(const float* x) {
-    const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
-    __m256i eight = _mm256_and_si256(load_32(x), magnitude);
-    for (int i = 8; i < 32; i += 8) eight = _mm256_max_epi32(eight, _mm256_and_si256(load_32(x + i), magnitude));
-    __m128i four = _mm_max_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
-    four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4e));
-    four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0xb1));
-    return static_cast<uint32_t>(_mm_cvtsi128_si32(four));
-  }
-  static int32_t sum_16(__m128i codes) {
-    const __m256i pairs = _mm256_madd_epi16(_mm256_cvtepi8_epi16(codes), _mm256_set1_epi16(1));
-    __m128i four = _mm_add_epi32(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
-    four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
-    four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1));
-    return _mm_cvtsi128_si32(four);
-  }
-  static void quantize_32(const float* x, float factor, int8_t* codes, int32_t* sums) {
-    const __m256 scale = _mm256_set1_ps(factor);
-    __m256i q[4];
-    for (int i = 0; i < 4; ++i) q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), scale));
-    const __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
-    // Packing works within halves of a register: put the groups of four back in order.
-    const __m256i ordered = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes), ordered);
-    sums[0] = sum_16(_mm256_castsi256_si128(ordered));
-    sums[1] = sum_16(_mm256_extracti128_si256(ordered, 1));
+  static void store_low_bytes(int8_t* p, const Vec& a) {
+    const __m256i first = _mm256_setr_epi8(0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,  //
+                                           0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
+    const __m256i low = _mm256_shuffle_epi8(_mm256_castps_si256(a.low), first);
+    const __m256i high = _mm256_shuffle_epi8(_mm256_castps_si256(a.high), first);
+    // Four bytes at the beginning of each half of a register.
+    const __m256i eights = _mm256_unpacklo_epi32(low, high);  // 0..3, 8..11 | 4..7, 12..15
+    const __m128i ordered = _mm_unpacklo_epi32(_mm256_castsi256_si128(eights), _mm256_extracti128_si256(eights, 1));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), ordered);
   }
 };
 

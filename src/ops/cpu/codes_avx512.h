@@ -132,19 +132,35 @@ struct Avx512Codes {
   };
 #endif
 
-  static uint32_t largest_magnitude_bits(const float* x) {
-    const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
-    const __m512i first = _mm512_and_si512(_mm512_loadu_si512(x), magnitude);
-    const __m512i second = _mm512_and_si512(_mm512_loadu_si512(x + 16), magnitude);
-    return static_cast<uint32_t>(_mm512_reduce_max_epi32(_mm512_max_epi32(first, second)));
-  }
-  static void quantize_32(const float* x, float factor, int8_t* codes, int32_t* sums) {
-    const __m512 scale = _mm512_set1_ps(factor);
-    for (int half = 0; half < 2; ++half) {
-      const __m512i q = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + 16 * half), scale));
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(codes + 16 * half), _mm512_cvtepi32_epi8(q));
-      sums[half] = _mm512_reduce_add_epi32(q);
+  // The reductions of Lanes::sum_of_each and largest_of_each for rows that are made where they are needed: sixteen
+  // finished ones would not stay in registers.
+  template <int kCount, typename MakeRow, typename Join>
+  [[gnu::always_inline]] static void join_16(MakeRow make_row, Join join, Vec (&out)[kCount]) {
+    const auto shuffle_four = [&](const Vec& a, const Vec& b) __attribute__((always_inline)) {
+      return join(Vec{_mm512_shuffle_f32x4(a.v, b.v, 0x44)}, Vec{_mm512_shuffle_f32x4(a.v, b.v, 0xee)});
+    };
+    const auto shuffle_two = [&](const Vec& a, const Vec& b) __attribute__((always_inline)) {
+      return join(Vec{_mm512_shuffle_ps(a.v, b.v, 0x44)}, Vec{_mm512_shuffle_ps(a.v, b.v, 0xee)});
+    };
+    Vec ends[4][kCount];  // quarter q of number c: four lanes of row 4 q + c
+    for (int c = 0; c < 4; ++c) {
+      Vec rows[4][kCount];
+      for (int q = 0; q < 4; ++q) make_row(c + 4 * q, rows[q]);
+      for (int n = 0; n < kCount; ++n) {
+        const Vec low = shuffle_four(rows[0][n], rows[1][n]);
+        const Vec high = shuffle_four(rows[2][n], rows[3][n]);
+        ends[c][n] =
+            join(Vec{_mm512_shuffle_f32x4(low.v, high.v, 0x88)}, Vec{_mm512_shuffle_f32x4(low.v, high.v, 0xdd)});
+      }
     }
+    for (int n = 0; n < kCount; ++n) {
+      const Vec even = shuffle_two(ends[0][n], ends[1][n]);
+      const Vec odd = shuffle_two(ends[2][n], ends[3][n]);
+      out[n] = join(Vec{_mm512_shuffle_ps(even.v, odd.v, 0x88)}, Vec{_mm512_shuffle_ps(even.v, odd.v, 0xdd)});
+    }
+  }
+  static void store_low_bytes(int8_t* p, const Vec& a) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_castps_si512(a.v)));
   }
 };
 

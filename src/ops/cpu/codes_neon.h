@@ -120,28 +120,12 @@ struct NeonCodes {
     }
   };
 
-  static uint32_t largest_magnitude_bits(const float* x) {
-    uint32x4_t largest = vdupq_n_u32(0);
-    for (int i = 0; i < 32; i += 4) {
-      const uint32x4_t bits = vreinterpretq_u32_f32(vld1q_f32(x + i));
-      largest = vmaxq_u32(largest, vandq_u32(bits, vdupq_n_u32(0x7fffffffu)));
-    }
-    return vmaxvq_u32(largest);
-  }
-  static void quantize_32(const float* x, float factor, int8_t* codes, int32_t* sums) {
-    for (int half = 0; half < 2; ++half) {
-      int32_t total = 0;
-      int16x4_t words[4];
-      for (int j = 0; j < 4; ++j) {
-        const int32x4_t q = vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(x + 16 * half + 4 * j), factor));
-        total += vaddvq_s32(q);
-        words[j] = vmovn_s32(q);
-      }
-      const int8x8_t low = vmovn_s16(vcombine_s16(words[0], words[1]));
-      const int8x8_t high = vmovn_s16(vcombine_s16(words[2], words[3]));
-      vst1q_s8(codes + 16 * half, vcombine_s8(low, high));
-      sums[half] = total;
-    }
+  static void store_low_bytes(int8_t* p, const Vec& a) {
+    uint16x4_t words[4];
+    for (int j = 0; j < 4; ++j) words[j] = vmovn_u32(vreinterpretq_u32_f32(a.q[j]));
+    const uint8x8_t low = vmovn_u16(vcombine_u16(words[0], words[1]));
+    const uint8x8_t high = vmovn_u16(vcombine_u16(words[2], words[3]));
+    vst1q_s8(p, vreinterpretq_s8_u8(vcombine_u8(low, high)));
   }
 };
 

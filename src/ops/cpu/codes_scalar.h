@@ -91,22 +91,9 @@ struct ScalarCodes {
     }
   };
 
-  // The largest |x| of 32, as the bits of a float: a NaN is above all numbers.
-  static uint32_t largest_magnitude_bits(const float* x) {
-    uint32_t largest = 0;
-    for (int i = 0; i < 32; ++i) {
-      const uint32_t bits = __builtin_bit_cast(uint32_t, x[i]) & 0x7fffffffu;
-      largest = bits > largest ? bits : largest;
-    }
-    return largest;
-  }
-  // codes[i] = x[i] * factor rounded to nearest even, which is within int8; sums of the first and second 16.
-  static void quantize_32(const float* x, float factor, int8_t* codes, int32_t* sums) {
-    sums[0] = sums[1] = 0;
-    for (int i = 0; i < 32; ++i) {
-      codes[i] = static_cast<int8_t>(__builtin_lrintf(x[i] * factor));
-      sums[i / 16] += codes[i];
-    }
+  // The lowest byte of each lane's bits.
+  static void store_low_bytes(int8_t* p, const Vec& a) {
+    for (int i = 0; i < 16; ++i) p[i] = static_cast<int8_t>(__builtin_bit_cast(uint32_t, a.lane[i]));
   }
 };
 

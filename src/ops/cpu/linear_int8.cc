@@ -12,10 +12,6 @@ namespace quire::cpu {
 
 namespace {
 
-// Where a format has kernels of both kinds: up to so many tokens are multiplied with packed weights.
-constexpr int64_t kFewTokens = 32;
-// From here on two packed panels are taken at once, where there are kernels for it.
-constexpr int64_t kManyTokens = 100;
 // Of a piece of work, where they are unpacked.
 constexpr int64_t kMaxUnpackedPanels = 16;
 
@@ -53,37 +49,76 @@ Activations quantize(const LinearCall& call, const Int8Kernels& kernels, const T
   return activations;
 }
 
+// A thread's memory for the panels that it unpacks at once: `max_panels` neighbours of the gate and of up.
+class UnpackedMemory {
+ public:
+  UnpackedMemory(const LinearCall& call, const Int8Kernels::Format& kernel, int64_t max_panels, int num_parts)
+      : unpack_(kernel.unpack),
+        reads_packed_codes_(kernel.reads_packed_codes),
+        packed_(panels_of(call.weight)),
+        has_min_(panel_format(call.weight.format).has_min()),
+        codes_bytes_(reads_packed_codes_ ? 0 : call.weight.k * kPanelLanes),
+        scales_count_(call.weight.k / panel_format(call.weight.format).group_size * kPanelLanes),
+        part_bytes_(max_panels * (codes_bytes_ + 2 * scales_count_ * static_cast<int64_t>(sizeof(float)))),
+        num_parts_(num_parts),
+        max_panels_(max_panels),
+        data_(static_cast<uint8_t*>(call.scratch.take_bytes(call.pool.num_threads() * num_parts * part_bytes_))) {}
+
+  // Panels [first, first + count) of the weight.
+  UnpackedPanels unpack(int64_t first, int64_t count, int part, int worker_index) const {
+    const PackedPanels packed = skip_panels(packed_, first);
+    uint8_t* codes = data_ + (worker_index * num_parts_ + part) * part_bytes_;
+    float* scales = reinterpret_cast<float*>(codes + max_panels_ * codes_bytes_);
+    float* mins = has_min_ ? scales + max_panels_ * scales_count_ : nullptr;
+    for (int64_t i = 0; i < count; ++i) {
+      unpack_(skip_panels(packed, i), codes + i * codes_bytes_, scales + i * scales_count_,
+              has_min_ ? mins + i * scales_count_ : nullptr);
+    }
+    if (reads_packed_codes_) return {packed.codes, packed.codes_stride, scales, mins, scales_count_};
+    return {codes, codes_bytes_, scales, mins, scales_count_};
+  }
+
+ private:
+  void (*unpack_)(const PackedPanels& panel, uint8_t* codes, float* scales, float* mins);
+  bool reads_packed_codes_;
+  PackedPanels packed_;
+  bool has_min_;
+  int64_t codes_bytes_;   // of a panel
+  int64_t scales_count_;  // of a panel
+  int64_t part_bytes_;
+  int num_parts_;
+  int64_t max_panels_;
+  uint8_t* data_;
+};
+
+// Panels, two at once where there are kernels for it, are unpacked and multiplied with every tile of tokens.
 void multiply_unpacked(const LinearCall& call, const Int8Kernels::Format& kernel, const TokenTiles& tiles,
                        const Activations& activations, const Outputs& outputs) {
-  const PanelFormat format = panel_format(call.weight.format);
   const int64_t k = call.weight.k;
-  const PackedPanels packed = panels_of(call.weight);
-  const int64_t codes_bytes = k * kPanelLanes;
-  const int64_t scales_count = activations.num_groups * kPanelLanes;
-  const int64_t panel_bytes = codes_bytes + 2 * scales_count * static_cast<int64_t>(sizeof(float));
+  const int64_t max_panels = kernel.multiply_tile[1][1] != nullptr ? 2 : 1;
   const int num_parts = outputs.num_parts();
-  uint8_t* buffers = static_cast<uint8_t*>(call.scratch.take_bytes(call.pool.num_threads() * num_parts * panel_bytes));
-  const int64_t grain = chunk_panels(call, outputs.num_panels(), kMaxUnpackedPanels);
+  const UnpackedMemory memory(call, kernel, max_panels, num_parts);
+  const int64_t chunk = chunk_panels(call, outputs.num_panels(), kMaxUnpackedPanels);
+  const int64_t grain = (chunk + max_panels - 1) / max_panels * max_panels;
   call.pool.parallel_for(outputs.num_panels(), grain, [&](const WorkRange& range) {
-    alignas(64) float sums[2][kMaxTileTokens * kPanelLanes];
-    for (int64_t p = range.begin; p < range.end; ++p) {
-      UnpackedPanel unpacked[2];
+    alignas(64) float sums[2][kMaxTilePanels * kMaxTileTokens * kPanelLanes];
+    for (int64_t p = range.begin; p < range.end; p += max_panels) {
+      const int64_t count = std::min(max_panels, range.end - p);
+      const int64_t stride = count * kPanelLanes;
+      UnpackedPanels unpacked[2];
       for (int part = 0; part < num_parts; ++part) {
-        uint8_t* codes = buffers + (range.worker_index * num_parts + part) * panel_bytes;
-        float* scales = reinterpret_cast<float*>(codes + codes_bytes);
-        unpacked[part] = {codes, scales, format.has_min() ? scales + scales_count : nullptr};
-        kernel.unpack(skip_panels(packed, outputs.weight_panel(p, part)), unpacked[part]);
+        unpacked[part] = memory.unpack(outputs.weight_panel(p, part), count, part, range.worker_index);
       }
       for (int64_t i = 0; i < tiles.count; ++i) {
         const TokenTile& tokens = tiles.tiles[i];
         const Int8Tile x = activations.tile(tokens);
-        const auto multiply = kernel.multiply_tile[tokens.num_tokens];
-        if (float* y = outputs.direct(tokens.first_token, p, p + 1)) {
+        const auto multiply = kernel.multiply_tile[count - 1][tokens.num_tokens];
+        if (float* y = outputs.direct(tokens.first_token, p, p + count)) {
           multiply(unpacked[0], k, x, y, outputs.y_stride());
           continue;
         }
-        for (int part = 0; part < num_parts; ++part) multiply(unpacked[part], k, x, sums[part], kPanelLanes);
-        outputs.finish(tokens.first_token, tokens.num_tokens, p, p + 1, sums[0], sums[1], kPanelLanes);
+        for (int part = 0; part < num_parts; ++part) multiply(unpacked[part], k, x, sums[part], stride);
+        outputs.finish(tokens.first_token, tokens.num_tokens, p, p + count, sums[0], sums[1], stride);
       }
     }
   });
@@ -95,26 +130,20 @@ void run_linear_int8(const LinearCall& call, const Int8Kernels& kernels) {
   const Int8Kernels::Format& kernel = kernels.formats[static_cast<int>(call.weight.format)];
   const int64_t num_tokens = call.x.size(0);
   ArenaScope scope(call.scratch);
-  // Half bytes are unpacked so quickly that multiplying them packed is best for any number of tokens.
-  const bool is_packed_best = num_tokens <= kFewTokens || panel_format(call.weight.format).code_bits == 4;
-  const bool is_packed = kernel.multiply_tile[1] == nullptr || (is_packed_best && kernel.multiply_few[1] != nullptr);
-  const bool takes_two = is_packed && kernel.multiply_two[1] != nullptr && num_tokens >= kManyTokens;
-  const TokenTiles tiles = takes_two   ? make_token_tiles(call.scratch, num_tokens, kernel.multiply_two)
-                           : is_packed ? make_token_tiles(call.scratch, num_tokens, kernel.multiply_few)
-                                       : make_token_tiles(call.scratch, num_tokens, kernel.multiply_tile);
+  const bool is_packed = kernel.multiply_few[1] != nullptr &&
+                         (num_tokens < kernel.min_unpacked_tokens || call.weight.k < kernel.min_unpacked_k);
+  const TokenTiles tiles = is_packed ? make_token_tiles(call.scratch, num_tokens, kernel.multiply_few)
+                                     : make_token_tiles(call.scratch, num_tokens, kernel.multiply_tile[0]);
   const Activations activations = quantize(call, kernels, tiles);
   const Outputs outputs(call, kernels.finish);
-  if (is_packed) {
-    multiply_packed(
-        call, tiles, outputs, takes_two ? 2 : 1,
-        [&](const PackedPanels& panel, int64_t count, const TokenTile& tokens, float* out, int64_t out_stride) {
-          const auto multiply =
-              count == 2 ? kernel.multiply_two[tokens.num_tokens] : kernel.multiply_few[tokens.num_tokens];
-          multiply(panel, activations.tile(tokens), out, out_stride);
-        });
-  } else {
+  if (!is_packed) {
     multiply_unpacked(call, kernel, tiles, activations, outputs);
+    return;
   }
+  multiply_packed(call, tiles, outputs, 1,
+                  [&](const PackedPanels& panel, int64_t, const TokenTile& tokens, float* out, int64_t out_stride) {
+                    kernel.multiply_few[tokens.num_tokens](panel, activations.tile(tokens), out, out_stride);
+                  });
 }
 
 }  // namespace quire::cpu

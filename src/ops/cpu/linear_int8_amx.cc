@@ -57,7 +57,7 @@ template <int kSet>
 }
 
 template <int kTokens, int kGroupSize, bool kHasMin>
-void multiply_tile(const UnpackedPanel& panel, int64_t k, const Int8Tile& x, float* out, int64_t out_stride) {
+void multiply_tile(const UnpackedPanels& panel, int64_t k, const Int8Tile& x, float* out, int64_t out_stride) {
   // Groups whose sums lie in memory at once: tiles work on the next ones while these become floats.
   constexpr int kBatch = 4;
   constexpr int kGroupsPerBlock = kTileK / kGroupSize;
@@ -101,7 +101,7 @@ constexpr Int8Kernels::Format make_format(std::integer_sequence<int, kTiles...>)
   constexpr PanelFormat kPanel = panel_format(kFormat);
   Int8Kernels::Format format{};
   format.unpack = Impl::Kernel<kFormat>::template unpack<true>;
-  ((format.multiply_tile[kTiles] = multiply_tile<kTiles, kPanel.group_size, kPanel.has_min()>), ...);
+  ((format.multiply_tile[0][kTiles] = multiply_tile<kTiles, kPanel.group_size, kPanel.has_min()>), ...);
   return format;
 }
 

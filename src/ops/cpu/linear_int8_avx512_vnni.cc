@@ -8,6 +8,6 @@ template <int... kSizes>
 using Sizes = std::integer_sequence<int, kSizes...>;
 
 const Int8Kernels kAvx512VnniInt8Kernels =
-    Int8Impl<Avx512Codes>::make_kernels<Sizes<1, 2, 4, 6, 8, 12>, Sizes<>, Sizes<1, 2, 4, 6>>();
+    Int8Impl<Avx512Codes>::make_kernels<Sizes<1, 2, 4, 6, 8, 12>, Sizes<1, 2, 4, 6>, Sizes<1, 2, 4, 6>>();
 
 }  // namespace quire::cpu

@@ -2,8 +2,10 @@
 // those compute. Kernels are templates over vector types (linear_int8_impl.h, linear_f32_impl.h), instantiated by one
 // file for each instruction set. Three reduction orders exist, and every instruction set follows them to the bit:
 //
-// "int8_groups": activations become int8 in blocks of 32 along k: d = max|x| / 127, q = round(x * (127 / max|x|)), to
-// nearest even. Per output, with the weight's groups (16 or 32 k) ascending and acc starting at 0:
+// "int8_groups": activations become int8 in blocks of 32 along k: q = round(x * (127 / max|x|)), to nearest even, and d
+// the scale that comes closest to x, sum(x * q) / sum(q * q), where the upper sum starts with fma(x[16 + i], q[16 + i],
+// x[i] * q[i]) for i < 16 and adds those 8, 4, 2, 1 apart. Per output, with the weight's groups (16 or 32 k) ascending
+// and acc starting at 0:
 //     dot = sum over the group of (code - offset) * q                    exact in int32
 //     acc = fma(float(dot), scale * d, acc)                              scale * d rounded
 //     acc = fma(min, d * float(sum of q over the group), acc)            formats with minima only
@@ -29,7 +31,7 @@ namespace quire::cpu {
 // The most tokens that a kernel takes at once, of unpacked and of packed weights.
 constexpr int kMaxTileTokens = 16;
 constexpr int kMaxFewTokens = 24;
-// The most panels that a kernel of weights as floats takes at once.
+// The most panels that a kernel of unpacked weights takes at once.
 constexpr int kMaxTilePanels = 2;
 
 // Panels one after another, as packing.h lays them.
@@ -72,11 +74,13 @@ struct Int8Tile {
   float* sums;      // [k / group_size][T]: d * sum of q
 };
 
-// One panel with its codes as bytes and its scales as floats.
-struct UnpackedPanel {
-  uint8_t* codes;  // [k / 4][16 lanes][4]; for AMX less the offset, as int8
-  float* scales;   // [k / group_size][16 lanes]
-  float* mins;     // [k / group_size][16 lanes]; null for formats without minima
+// Panels one after another with their codes as bytes and their scales as floats.
+struct UnpackedPanels {
+  const uint8_t* codes;   // [panel][k / 4][16 lanes][4]; for AMX less the offset, as int8
+  int64_t codes_stride;   // bytes from panel to panel
+  const float* scales;    // [panel][k / group_size][16 lanes]
+  const float* mins;      // of the same shape; null for formats without minima
+  int64_t scales_stride;  // floats from panel to panel
 };
 
 struct Int8Kernels {
@@ -89,15 +93,20 @@ struct Int8Kernels {
   // Tables are indexed by the number of tokens; null where there is no such kernel. One token has one, unless a table
   // is empty. A format has kernels of packed weights, or of unpacked ones, or both.
   struct Format {
+    // Where there are kernels of both kinds: from so many tokens and so large a k on panels are unpacked.
+    int64_t min_unpacked_tokens;
+    int64_t min_unpacked_k;
     // Straight from packed weights, of one panel: out[t * out_stride + lane].
     void (*multiply_few[kMaxFewTokens + 1])(const PackedPanels& panel, const Int8Tile& x, float* out,
                                             int64_t out_stride);
-    // The same of a panel and the next, whose sums are stored from lane 16 on; where it is, multiply_few is too.
-    void (*multiply_two[kMaxTileTokens + 1])(const PackedPanels& panel, const Int8Tile& x, float* out,
-                                             int64_t out_stride);
-    void (*unpack)(const PackedPanels& panel, const UnpackedPanel& out);
-    void (*multiply_tile[kMaxTileTokens + 1])(const UnpackedPanel& panel, int64_t k, const Int8Tile& x, float* out,
-                                              int64_t out_stride);
+    // One panel's codes and scales as UnpackedPanels has them. Null `codes` where the packed ones are read.
+    void (*unpack)(const PackedPanels& panel, uint8_t* codes, float* scales, float* mins);
+    // Packed codes are bytes already, and multiply_tile reads those.
+    bool reads_packed_codes;
+    // Of unpacked panels, by their number less 1: those of a panel and the next store the next one's sums from lane 16
+    // on; there is a kernel of one panel for every number of tokens that has one of two.
+    void (*multiply_tile[kMaxTilePanels][kMaxTileTokens + 1])(const UnpackedPanels& panels, int64_t k,
+                                                              const Int8Tile& x, float* out, int64_t out_stride);
   };
   Format formats[16];  // by FormatId; all null for float formats
 };
