@@ -7,6 +7,7 @@
 
 #include "ops/cpu/attention.h"
 #include "ops/cpu/elementwise.h"
+#include "ops/cpu/kernel_choices.h"
 #include "ops/cpu/linear.h"
 #include "ops/host_memory.h"
 #include "quant/packing.h"
@@ -75,28 +76,20 @@ void run_slices(ThreadPool& pool, std::span<const KernelRow<Call>> rows, std::st
 }  // namespace
 
 Result<std::unique_ptr<CpuOps>> CpuOps::create(const BackendOptions& options) {
-  std::string known;
+  const CpuInfo info = read_cpu_info();
   for (const auto& [op, name] : options.forced_kernels) {
-    std::string names;
-    const auto collect = [&](auto rows) {
-      for (const auto& row : rows) names += std::string(names.empty() ? "" : ", ") + std::string(row.name);
-    };
-    if (op == "linear") collect(cpu::linear_rows());
-    if (op == "attention") collect(cpu::attention_rows());
-    if (op == "rms_norm") collect(cpu::rms_norm_rows());
-    if (op == "elementwise") collect(cpu::binary_rows());
-    if (op == "soft_cap") collect(cpu::soft_cap_rows());
-    if (op == "rope") collect(cpu::rope_rows());
-    if (op == "write_kv") collect(cpu::write_kv_rows());
-    if (names.empty()) {
+    const std::vector<std::string_view> possible = cpu::possible_rows(info.features, options.compute, op);
+    if (possible.empty()) {
       return invalid_argument("--kernel: the cpu backend has no choice for \"" + op +
                               "\"; it has for linear, attention, rms_norm, elementwise, soft_cap, rope and write_kv");
     }
-    if ((", " + names + ",").find(", " + name + ",") == std::string::npos) {
-      return invalid_argument("--kernel " + op + "=" + name + ": there is no such kernel; there are " + names);
-    }
+    if (std::find(possible.begin(), possible.end(), name) != possible.end()) continue;
+    std::string names;
+    for (const std::string_view row : possible) names += std::string(names.empty() ? "" : ", ") + std::string(row);
+    return invalid_argument("--kernel " + op + "=" + name +
+                            ": no such kernel runs on this processor with this --compute; there are " + names);
   }
-  return std::unique_ptr<CpuOps>(new CpuOps(options, read_cpu_info()));
+  return std::unique_ptr<CpuOps>(new CpuOps(options, info));
 }
 
 CpuOps::CpuOps(const BackendOptions& options, const CpuInfo& info)
@@ -266,6 +259,18 @@ void CpuOps::soft_cap(OpContext&, TensorView x, float cap) {
   run_slices(pool_, cpu::soft_cap_rows(), forced_kernel("soft_cap"), call, shape.num_rows(), shape.size);
 }
 
+cpu::LinearCall CpuOps::linear_call(OpContext& context, const TensorView& y, const ConstTensorView& x,
+                                    const Weight& weight) {
+  return {.pool = pool_,
+          .scratch = context.scratch,
+          .features = features_,
+          .compute = compute_,
+          .y = y,
+          .x = x,
+          .weight = weight,
+          .epilogue = {}};
+}
+
 void CpuOps::linear(OpContext& context, TensorView y, ConstTensorView x, const Weight& weight,
                     const Epilogue& epilogue) {
   norm_linear(context, y, x, {}, weight, epilogue);
@@ -273,16 +278,10 @@ void CpuOps::linear(OpContext& context, TensorView y, ConstTensorView x, const W
 
 void CpuOps::norm_linear(OpContext& context, TensorView y, ConstTensorView x, const InputNorm& norm,
                          const Weight& weight, const Epilogue& epilogue) {
-  cpu::linear({.pool = pool_,
-               .scratch = context.scratch,
-               .features = features_,
-               .compute = compute_,
-               .y = y,
-               .x = x,
-               .weight = weight,
-               .epilogue = epilogue,
-               .norm = norm},
-              preferred_linear(weight, x.size(0)));
+  cpu::LinearCall call = linear_call(context, y, x, weight);
+  call.epilogue = epilogue;
+  call.norm = norm;
+  cpu::linear(call, preferred_linear(weight, x.size(0)));
 }
 
 void CpuOps::norm_gated_linear(OpContext& context, TensorView y, ConstTensorView x, const InputNorm& norm,
@@ -292,31 +291,17 @@ void CpuOps::norm_gated_linear(OpContext& context, TensorView y, ConstTensorView
     Ops::norm_gated_linear(context, y, x, norm, weight, bias, activation);
     return;
   }
-  cpu::linear({.pool = pool_,
-               .scratch = context.scratch,
-               .features = features_,
-               .compute = compute_,
-               .y = y,
-               .x = x,
-               .weight = weight,
-               .epilogue = {.bias = bias, .residual = {}},
-               .norm = norm,
-               .is_gated = true,
-               .activation = activation},
-              preferred_linear(weight, x.size(0)));
+  cpu::LinearCall call = linear_call(context, y, x, weight);
+  call.epilogue.bias = bias;
+  call.norm = norm;
+  call.is_gated = true;
+  call.activation = activation;
+  cpu::linear(call, preferred_linear(weight, x.size(0)));
 }
 
 void CpuOps::grouped_linear(OpContext& context, TensorView y, ConstTensorView x, const Weight& weight,
                             ConstTensorView offsets) {
-  cpu::grouped_linear({.pool = pool_,
-                       .scratch = context.scratch,
-                       .features = features_,
-                       .compute = compute_,
-                       .y = y,
-                       .x = x,
-                       .weight = weight,
-                       .epilogue = {}},
-                      offsets, preferred_linear(weight, x.size(0)));
+  cpu::grouped_linear(linear_call(context, y, x, weight), offsets, preferred_linear(weight, x.size(0)));
 }
 
 void CpuOps::rope_table(OpContext&, TensorView table, ConstTensorView positions, const RopeParams& params) {

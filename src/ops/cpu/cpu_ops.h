@@ -71,6 +71,8 @@ class CpuOps final : public Ops {
   std::string_view forced_kernel(std::string_view op) const;
   // The row of linear to try first: the forced one, else a tuned one, else none.
   std::string_view preferred_linear(const Weight& weight, int64_t num_tokens) const;
+  // What all linear layers have in common.
+  cpu::LinearCall linear_call(OpContext& context, const TensorView& y, const ConstTensorView& x, const Weight& weight);
 
   CpuFeatures features_;
   Compute compute_;

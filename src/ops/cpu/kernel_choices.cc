@@ -1,5 +1,7 @@
 #include "ops/cpu/kernel_choices.h"
 
+#include <algorithm>
+
 #include "base/thread_pool.h"
 #include "ops/cpu/attention.h"
 #include "ops/cpu/elementwise.h"
@@ -21,8 +23,8 @@ KernelChoice choice_of(std::string op, std::span<const KernelRow<Call>> rows, co
   return choice;
 }
 
-// Rows accept by processor, format and shape, and look at no data: a call of one token that is never launched.
-KernelChoice linear_choice(const CpuFeatures& features, Compute compute, FormatId format) {
+// Rows accept by processor, format and shape, and look at no data: a call that is never launched.
+KernelChoice linear_choice(const CpuFeatures& features, Compute compute, FormatId format, int64_t num_tokens) {
   constexpr int64_t kInputs = 256;  // one block of the largest format
   constexpr int64_t kOutputs = 64;
   ThreadPool pool(1);
@@ -36,8 +38,8 @@ KernelChoice linear_choice(const CpuFeatures& features, Compute compute, FormatI
                         .scratch = scratch,
                         .features = features,
                         .compute = compute,
-                        .y = TensorView(nullptr, DType::kF32, {1, kOutputs}),
-                        .x = ConstTensorView(nullptr, DType::kF32, {1, kInputs}),
+                        .y = TensorView(nullptr, DType::kF32, {num_tokens, kOutputs}),
+                        .x = ConstTensorView(nullptr, DType::kF32, {num_tokens, kInputs}),
                         .weight = weight,
                         .epilogue = {}};
   return choice_of("linear", linear_rows(), call, std::string(quant_format(format).name));
@@ -52,7 +54,7 @@ KernelChoice linear_choice(const CpuFeatures& features, Compute compute, FormatI
 std::vector<KernelChoice> kernel_choices(const CpuFeatures& features, Compute compute,
                                          std::span<const FormatId> formats) {
   std::vector<KernelChoice> choices;
-  for (const FormatId format : formats) choices.push_back(linear_choice(features, compute, format));
+  for (const FormatId format : formats) choices.push_back(linear_choice(features, compute, format, 1));
   AttentionInputs inputs{features};
   inputs.compute = compute;
   choices.push_back(choice_of("attention", attention_rows(), AttentionCall{inputs}));
@@ -65,5 +67,23 @@ std::vector<KernelChoice> kernel_choices(const CpuFeatures& features, Compute co
 }
 
 #pragma GCC diagnostic pop
+
+std::vector<std::string_view> possible_rows(const CpuFeatures& features, Compute compute, std::string_view op) {
+  constexpr int64_t kManyTokens = 4096;
+  std::vector<KernelChoice> choices = kernel_choices(features, compute, {});
+  for (const QuantFormat& format : kQuantFormats) {
+    for (const int64_t num_tokens : {int64_t{1}, kManyTokens}) {
+      choices.push_back(linear_choice(features, compute, format.id, num_tokens));
+    }
+  }
+  std::vector<std::string_view> names;
+  for (const KernelChoice& choice : choices) {
+    if (choice.op != op) continue;
+    for (const std::string_view name : choice.rows) {
+      if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    }
+  }
+  return names;
+}
 
 }  // namespace quire::cpu

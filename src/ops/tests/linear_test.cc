@@ -497,6 +497,29 @@ TEST_F(LinearTest, ForcedRowRunsWhereItAccepts) {
   EXPECT_NE(choose_row(linear_rows(), call, "scalar_f32").name, "scalar_f32");
 }
 
+// A row that can take no call would be passed over without a word.
+TEST_F(LinearTest, RowsThatNeverRunAreRefused) {
+  const auto create = [](Compute compute, const std::string& op, const std::string& row) {
+    BackendOptions options;
+    options.num_threads = 1;
+    options.compute = compute;
+    options.forced_kernels[op] = row;
+    return CpuOps::create(options).status();
+  };
+  EXPECT_TRUE(create(Compute::kAuto, "linear", "scalar_int8").is_ok());
+  EXPECT_TRUE(create(Compute::kAuto, "linear", "scalar_f32").is_ok());  // of float weights
+  EXPECT_FALSE(create(Compute::kF32, "linear", "scalar_int8").is_ok());
+  EXPECT_TRUE(create(Compute::kF32, "attention", "scalar").is_ok());
+  EXPECT_FALSE(create(Compute::kAuto, "linear", "nothing").is_ok());
+  EXPECT_FALSE(create(Compute::kAuto, "nothing", "scalar").is_ok());
+  const Status refused = create(Compute::kAuto, "attention", "scalar");
+  EXPECT_FALSE(refused.is_ok());
+  EXPECT_NE(refused.message().find("scalar_bf16_emulated"), std::string::npos) << refused.message();
+#if defined(__x86_64__)
+  EXPECT_EQ(create(Compute::kAuto, "linear", "amx_int8").is_ok(), features_.has_amx_int8());  // of many tokens
+#endif
+}
+
 TEST_F(LinearTest, GroupedRowsGoThroughTheirExpert) {
   for (const FormatId format : {FormatId::kQ4_1, FormatId::kQ6_K, FormatId::kF16}) {
     TestRandom random(9000);
