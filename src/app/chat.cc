@@ -197,7 +197,7 @@ class ChatLoop {
 Status run(const ChatOptions& options) {
   if (options.sampling.params.n != 1) return invalid_argument("a conversation has one answer a turn: leave --n at 1");
   Console console(parse_log_level(options.engine.log_level));
-  ASSIGN_OR_RETURN(ModelSession session, open_model_session(options.engine, console));
+  ASSIGN_OR_RETURN(ModelSession session, open_model_session(options.engine, console, {.is_first_token_urgent = true}));
   if (!session.text->has_chat_template()) {
     return invalid_argument(
         "this model has no chat template: give one with --chat-template FILE, or use `quire generate`");

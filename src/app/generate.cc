@@ -144,7 +144,8 @@ Status run(const GenerateOptions& options) {
     ASSIGN_OR_RETURN(prompt, read_prompt(options));  // before the model: a wrong file name should not take seconds
   }
   Console console(parse_log_level(options.engine.log_level));
-  ASSIGN_OR_RETURN(ModelSession session, open_model_session(options.engine, console));
+  ASSIGN_OR_RETURN(ModelSession session,
+                   open_model_session(options.engine, console, {.is_first_token_urgent = !is_batch}));
 
   std::vector<BatchPrompt> prompts;
   if (is_batch) {

@@ -67,10 +67,12 @@ std::vector<TunedLinear> load_tuning(const EngineFlags& flags, Console& console)
 }
 
 // What the flags name; where they name nothing, a GPU if there is one that this build can use, else the CPU.
-Result<std::unique_ptr<Ops>> choose_ops(const EngineFlags& flags, WeightKind weights, Console& console) {
+Result<std::unique_ptr<Ops>> choose_ops(const EngineFlags& flags, WeightKind weights, bool is_first_token_urgent,
+                                        Console& console) {
   const Compute of_cpu = choose_compute(flags.compute, DeviceKind::kCpu, weights);
   const Compute of_gpu = choose_compute(flags.compute, DeviceKind::kCuda, weights);
   BackendOptions options = backend_options(flags, wants_cuda(flags) ? of_gpu : of_cpu);
+  options.is_first_token_urgent = is_first_token_urgent;
   if (options.kind == BackendKind::kCpu) options.tuned_linear = load_tuning(flags, console);
   if (flags.backend != "auto" || flags.device != "auto" || !has_cuda_backend()) return create_ops(options);
   options.kind = BackendKind::kCuda;
@@ -237,7 +239,7 @@ Result<ModelSession> open_model_session(const EngineFlags& flags, Console& conso
   if (is_random) load_options.random_format = find_format_by_name(flags.quantization).value_or(FormatId::kBF16);
   const WeightKind weights =
       is_random ? weight_kind(*load_options.random_format) : main_weight_kind(checkpoint.tensors());
-  ASSIGN_OR_RETURN(session.ops, choose_ops(flags, weights, console));
+  ASSIGN_OR_RETURN(session.ops, choose_ops(flags, weights, options.is_first_token_urgent, console));
   if (session.ops->device().kind == DeviceKind::kCpu) RETURN_IF_ERROR(check_supported_on_cpu(flags));
   if (checkpoint.has_tensors()) {
     // Said before minutes of loading, not after.

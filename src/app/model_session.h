@@ -33,6 +33,7 @@ struct SessionOptions {
   // Answers are streamed while other prompts come in: on the CPU the tokens of a step are bounded by time, unless a
   // flag says how many, and the whole memory plan is told.
   bool is_serving = false;
+  bool is_first_token_urgent = false;    // somebody waits for the first token since the command began
   bool needs_model_hash = false;         // the prefix cache is kept in a file: reads every byte of the model once more
   bool reads_sampling_defaults = false;  // what the model's makers recommend
   TextFrontend::Parsers parsers = {};    // how the model writes tool calls and thinking

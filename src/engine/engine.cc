@@ -233,6 +233,7 @@ bool Engine::has_work() const {
 Status Engine::step() {
   CHECK(!is_telling_);
   end_pending();
+  if (stats_.num_generated_tokens > 0) ops_.do_late_work();
   const Clock::time_point begin = Clock::now();
   if (step_budget_.has_value()) scheduler_->set_step_tokens(step_budget_->num_tokens());
   const StepPlan& plan = scheduler_->schedule();

@@ -36,6 +36,7 @@ struct BackendOptions {
   Compute compute = Compute::kAuto;
   std::map<std::string, std::string> forced_kernels = {};              // op → row name
   std::vector<TunedLinear> tuned_linear = {};                          // CPU; the first that fits is tried
+  bool is_first_token_urgent = false;                                  // CPU: more so than the tokens right after it
   WeightQuantization weight_quantization = WeightQuantization::kNone;  // GPU
 };
 

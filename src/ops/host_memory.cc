@@ -17,6 +17,8 @@ constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 constexpr int64_t kAlignmentBytes = 256;
 // From here on a block is mapped for itself: a page fault every 2 MiB instead of every 4 KiB.
 constexpr int64_t kMappedBytes = 4 * kHugePageBytes;
+// MADV_COLLAPSE, which Linux has had since 6.1 and headers of C libraries often lack.
+constexpr int kCollapse = 25;
 
 // The first number of a file; -1 where there is none ("max", or no file).
 int64_t read_number(const std::string& path) {
@@ -85,6 +87,11 @@ int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
+// The first border of a huge page at or after an address.
+void* huge_page_border(void* address) {
+  return reinterpret_cast<void*>(round_up(static_cast<int64_t>(reinterpret_cast<intptr_t>(address)), kHugePageBytes));
+}
+
 }  // namespace
 
 int64_t available_host_bytes(const std::string& root) {
@@ -106,8 +113,7 @@ Result<DeviceBuffer> allocate_host(int64_t num_bytes, const char* purpose) {
     const size_t mapped_bytes = static_cast<size_t>(round_up(num_bytes, kHugePageBytes) + kHugePageBytes);
     void* mapping = mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapping == MAP_FAILED) return resource_exhausted(failure);
-    void* data =
-        reinterpret_cast<void*>(round_up(static_cast<int64_t>(reinterpret_cast<intptr_t>(mapping)), kHugePageBytes));
+    void* data = huge_page_border(mapping);
     madvise(data, mapped_bytes - static_cast<size_t>(kHugePageBytes), MADV_HUGEPAGE);  // a wish: failing is no fault
     return DeviceBuffer(data, num_bytes, Device{}, [mapping, mapped_bytes](void*) { munmap(mapping, mapped_bytes); });
   }
@@ -115,6 +121,30 @@ Result<DeviceBuffer> allocate_host(int64_t num_bytes, const char* purpose) {
   void* data = std::aligned_alloc(static_cast<size_t>(kAlignmentBytes), rounded_bytes);
   if (data == nullptr) return resource_exhausted(failure);
   return DeviceBuffer(data, num_bytes, Device{}, [](void* block) { std::free(block); });
+}
+
+void make_present_in_small_pages(std::byte* data, int64_t num_bytes) {
+  if (num_bytes > 0) madvise(data, static_cast<size_t>(num_bytes), MADV_NOHUGEPAGE);
+  make_present(data, num_bytes);
+}
+
+bool can_make_huge() {
+  // Of no bytes: systems that do not know the word refuse it.
+  return madvise(nullptr, 0, kCollapse) == 0;
+}
+
+bool make_huge(std::byte* data) {
+  const size_t num_bytes = static_cast<size_t>(kHugePageBytes);
+  // A huge page that has just been given back is at hand. Finding one during the move, which may take the host
+  // milliseconds, would stop all other threads that move.
+  void* mapping = mmap(nullptr, 2 * num_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapping != MAP_FAILED) {
+    std::byte* spare = static_cast<std::byte*>(huge_page_border(mapping));
+    madvise(spare, num_bytes, MADV_HUGEPAGE);
+    make_present(spare, kHugePageBytes);
+    munmap(mapping, 2 * num_bytes);
+  }
+  return madvise(data, num_bytes, MADV_HUGEPAGE) == 0 && madvise(data, num_bytes, kCollapse) == 0;
 }
 
 void make_present(std::byte* data, int64_t num_bytes) {

@@ -166,6 +166,10 @@ class Ops {
   // pack() returns.
   virtual Result<Weight> pack(const Weight& file_weight) = 0;
 
+  // Called between steps once a first token is out: some milliseconds of what pack() left for later, where
+  // BackendOptions asks for a quick first token. It changes no bit of any result. By default there is nothing.
+  virtual void do_late_work() {}
+
   // A packed weight of random values, for measuring: `shape` tells format, n, k and num_experts. The default body
   // makes rows on the host and packs them.
   virtual Result<Weight> make_random_weight(const Weight& shape, uint64_t seed);

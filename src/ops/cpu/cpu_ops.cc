@@ -97,7 +97,9 @@ CpuOps::CpuOps(const BackendOptions& options, const CpuInfo& info)
       compute_(options.compute),
       forced_kernels_(options.forced_kernels.begin(), options.forced_kernels.end()),
       tuned_linear_(options.tuned_linear),
-      pool_(options.num_threads > 0 ? options.num_threads : default_num_threads(info)) {}
+      pool_(options.num_threads > 0 ? options.num_threads : default_num_threads(info)),
+      weight_memory_(options.is_first_token_urgent ? cpu::WeightMemory::Pages::kHugeOrSmall
+                                                   : cpu::WeightMemory::Pages::kHuge) {}
 
 std::string CpuOps::description() const {
   return std::string("cpu: ") + instruction_set_name(features_) + ", " + std::to_string(pool_.num_threads()) +

@@ -32,6 +32,7 @@ class CpuOps final : public Ops {
   void synchronize(OpContext&) override {}
 
   Result<Weight> pack(const Weight& file_weight) override;
+  void do_late_work() override { weight_memory_.make_some_huge(pool_); }
 
   void embedding(OpContext& context, TensorView y, const Weight& table, ConstTensorView ids, float scale) override;
   void gather_rows(OpContext& context, TensorView y, ConstTensorView x, ConstTensorView rows) override;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 
@@ -80,6 +81,41 @@ TEST(HostMemory, DescribesBytes) {
   EXPECT_EQ(format_bytes(0), "0 B");
   EXPECT_EQ(format_bytes(1536), "1.50 KiB");
   EXPECT_EQ(format_bytes(int64_t{3} << 30), "3.00 GiB");
+}
+
+// Of what /proc/self/smaps tells of the mapping that holds an address: bytes in huge pages.
+int64_t huge_bytes_at(const std::byte* data) {
+  std::ifstream file("/proc/self/smaps");
+  const auto address = static_cast<unsigned long long>(reinterpret_cast<uintptr_t>(data));
+  std::string line;
+  bool is_inside = false;
+  while (std::getline(file, line)) {
+    unsigned long long begin = 0;
+    unsigned long long end = 0;
+    long long kilobytes = 0;
+    if (std::sscanf(line.c_str(), "%llx-%llx ", &begin, &end) == 2) is_inside = begin <= address && address < end;
+    if (is_inside && std::sscanf(line.c_str(), "AnonHugePages: %lld kB", &kilobytes) == 1) return kilobytes * 1024;
+  }
+  return -1;
+}
+
+TEST(HostMemory, SmallPagesBecomeHugeAndKeepWhatTheyHold) {
+  constexpr int64_t kPages = 5;
+  Result<DeviceBuffer> block = allocate_host(kPages * kHugePageBytes, "test");
+  ASSERT_TRUE(block.is_ok());
+  std::byte* data = static_cast<std::byte*>(block.value().data());
+  make_present_in_small_pages(data, kPages * kHugePageBytes);
+  EXPECT_EQ(huge_bytes_at(data), 0);
+  for (int64_t i = 0; i < kPages * kHugePageBytes; i += 512) data[i] = static_cast<std::byte>(i / 512 * 7);
+  // Fails where the system has no huge page left; what is held stays in any case.
+  const bool is_huge = can_make_huge() && make_huge(data + 2 * kHugePageBytes);
+  if (is_huge) {
+    EXPECT_EQ(huge_bytes_at(data + 2 * kHugePageBytes), kHugePageBytes);
+    EXPECT_EQ(huge_bytes_at(data), 0);
+  }
+  for (int64_t i = 0; i < kPages * kHugePageBytes; i += 512) {
+    ASSERT_EQ(data[i], static_cast<std::byte>(i / 512 * 7)) << i;
+  }
 }
 
 }  // namespace
