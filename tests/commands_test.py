@@ -156,6 +156,11 @@ class OutputTest(unittest.TestCase):
                 self.assertGreater(line["decode_tok_s"]["min"], 0)
             self.assertIn("q4_k", run("bench", folder, "--load-format", "dummy", "--quantization", "q9", check_code=1).err)
 
+    def test_quantization_is_no_claim_about_another_checkpoint(self):
+        for quantization in ("awq", "gptq"):
+            error = run("generate", self.MODEL, "--prompt", "a", "--quantization", quantization, check_code=1).err
+            self.assertIn("leave --quantization out", error)
+
     def test_doctor_measures_the_machine(self):
         report, = json_lines(run("doctor", "--json", "--threads", 1, check_code=0).out)
         self.assertEqual(report["machine"]["threads"], 1)

@@ -5,9 +5,9 @@
 #include <boost/json.hpp>
 #include <cmath>
 #include <cstring>
-#include <thread>
 #include <unordered_map>
 
+#include "base/cpu_info.h"
 #include "base/thread_pool.h"
 #include "quant/dequantize.h"
 #include "tensor/dtype.h"
@@ -55,9 +55,10 @@ bool has_entries(const json::object& object, std::string_view key) {
          ((value->is_object() && !value->get_object().empty()) || (value->is_array() && !value->get_array().empty()));
 }
 
+constexpr const char* kWhatToTake = "; take a GGUF file or another quantization of the model";
+
 Status unsupported(const std::string& what) {
-  return unimplemented("the model's quantization_config asks for " + what +
-                       ", which is not supported; take a GGUF file or another quantization of the model");
+  return unimplemented("the model's quantization_config asks for " + what + ", which is not supported" + kWhatToTake);
 }
 
 Status check(const std::string& method, int64_t bits, int64_t group_size) {
@@ -72,6 +73,7 @@ Result<GroupQuantization> read_gptq(const json::object& config) {
   GroupQuantization result{.method = GroupMethod::kGptq,
                            .group_size = count_of(config, {"group_size"}, 128),
                            .is_symmetric = flag_of(config, "sym", false),
+                           .has_own_order = flag_of(config, "desc_act", false),
                            .stored_zero_shift = 1};
   RETURN_IF_ERROR(check("GPTQ", count_of(config, {"bits"}, 4), result.group_size));
   const std::string format = text_of(config, "checkpoint_format", "gptq");
@@ -111,9 +113,11 @@ Result<std::optional<GroupQuantization>> read_compressed_tensors(const json::obj
   if (text_of(fields, "type", "int") != "int") return unsupported("pack-quantized weights that are no integers");
   const std::string strategy = text_of(fields, "strategy", "group");
   if (strategy != "group" && strategy != "channel") return unsupported("pack-quantized weights scaled by " + strategy);
-  GroupQuantization result{.method = GroupMethod::kCompressedTensors,
-                           .group_size = strategy == "channel" ? -1 : count_of(fields, {"group_size"}, -1),
-                           .is_symmetric = true};
+  GroupQuantization result{
+      .method = GroupMethod::kCompressedTensors,
+      .group_size = strategy == "channel" ? -1 : count_of(fields, {"group_size"}, -1),
+      .is_symmetric = true,
+      .has_own_order = text_of(fields, "actorder") == "group" || flag_of(fields, "actorder", false)};
   RETURN_IF_ERROR(check("pack-quantized weights", count_of(fields, {"num_bits"}, 4), result.group_size));
   return std::optional(result);
 }
@@ -191,7 +195,8 @@ class MatrixReader {
     if (quantization_.method == GroupMethod::kAwq) {
       nibble = static_cast<int>(std::find(kAwqOrder, kAwqOrder + kCodesOfWord, nibble) - kAwqOrder);
     }
-    return static_cast<int>(word >> (4 * nibble) & 15) + quantization_.stored_zero_shift;
+    // Zero points have 4 bits: a 0 that was stored as one less is 15 there.
+    return (static_cast<int>(word >> (4 * nibble)) + quantization_.stored_zero_shift) & 15;
   }
 
   float scale(int64_t output, int64_t group) const {
@@ -254,7 +259,7 @@ class GroupQuantizedTensors final : public TensorSource {
     const std::vector<std::string_view> parts =
         is_compressed ? std::vector<std::string_view>{".weight_scale", ".weight_shape", ".weight_g_idx"}
                       : std::vector<std::string_view>{".qzeros", ".scales", ".g_idx"};
-    ThreadPool pool(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
+    ThreadPool pool(default_num_threads(read_cpu_info()));
     for (const SourceTensor& tensor : files_->tensors()) {
       if (tensor.name.ends_with(codes_ending)) {
         const std::string name = tensor.name.substr(0, tensor.name.size() - codes_ending.size());
@@ -270,7 +275,7 @@ class GroupQuantizedTensors final : public TensorSource {
     }
     for (size_t i = 0; i < tensors_.size(); ++i) {
       if (!index_.emplace(tensors_[i].name, i).second) {
-        return invalid_argument("the model has " + quoted(tensors_[i].name) + " both quantized and not");
+        return invalid_argument("the model has " + quoted(tensors_[i].name) + " both quantized and not" + kWhatToTake);
       }
     }
     return ok_status();
@@ -297,7 +302,8 @@ class GroupQuantizedTensors final : public TensorSource {
     }
     const bool is_float = tensor->format.has_value() && quant_format(*tensor->format).is_float;
     if (is_packed ? tensor->type_name != "I32" : !is_float) {
-      return unimplemented(quoted(name) + " is of type " + tensor->type_name + ", which is not expected there");
+      return unimplemented(quoted(name) + " is of type " + tensor->type_name + ", which is not expected there" +
+                           kWhatToTake);
     }
     return tensor;
   }
@@ -328,16 +334,20 @@ class GroupQuantizedTensors final : public TensorSource {
     if (matrix.k % matrix.group_size != 0 || matrix.group_size % 32 != 0 || matrix.n % kCodesOfWord != 0) {
       return unimplemented(quoted(codes.name) + " has " + std::to_string(matrix.n) + " outputs and " +
                            std::to_string(matrix.k) + " inputs, which are not whole groups of " +
-                           std::to_string(matrix.group_size));
+                           std::to_string(matrix.group_size) + kWhatToTake);
     }
     matrix.num_groups = matrix.k / matrix.group_size;
     if (quantization_.method == GroupMethod::kCompressedTensors) {
+      if (files_->find(name + ".weight_zero_point") != nullptr) {
+        return unimplemented("the model has zero points, such as " + quoted(name + ".weight_zero_point") +
+                             ", which are not supported in pack-quantized weights" + kWhatToTake);
+      }
       ASSIGN_OR_RETURN(matrix.scales, find_part(name + ".weight_scale", {matrix.n, matrix.num_groups}, false));
     } else {
       ASSIGN_OR_RETURN(matrix.scales, find_part(name + ".scales", {matrix.num_groups, matrix.n}, false));
       ASSIGN_OR_RETURN(matrix.zeros, find_part(name + ".qzeros", {matrix.num_groups, matrix.n / kCodesOfWord}, true));
     }
-    // One choice for all matrices of a model, so that they can be joined.
+    // One choice for all matrices with as many inputs, so that they can be joined.
     matrix.format = matrix.group_size % kChunk == 0 ? FormatId::kInt4G128
                     : quantization_.is_symmetric    ? FormatId::kQ4_0
                                                     : FormatId::kQ5_0;
@@ -347,9 +357,11 @@ class GroupQuantizedTensors final : public TensorSource {
 
   // Inputs belong to groups in order, unless GPTQ took them in another.
   Status check_order(const std::string& name, const Matrix& matrix) const {
+    bool is_listed = false;
     for (const char* ending : {".g_idx", ".weight_g_idx"}) {
       const SourceTensor* groups = files_->find(name + ending);
       if (groups == nullptr) continue;
+      is_listed = true;
       if (groups->type_name != "I32" || groups->sizes != std::vector<int64_t>{matrix.k}) {
         return invalid_argument(quoted(groups->name) + " is not a group for each input");
       }
@@ -360,6 +372,10 @@ class GroupQuantizedTensors final : public TensorSource {
                                "checkpoint that was made without it, or a GGUF file");
         }
       }
+    }
+    if (quantization_.has_own_order && !is_listed && matrix.num_groups > 1) {
+      return invalid_argument("the model's config says that inputs are in another order, but which one is missing: " +
+                              quoted(name + ".g_idx") + kWhatToTake);
     }
     return ok_status();
   }
@@ -381,9 +397,11 @@ class GroupQuantizedTensors final : public TensorSource {
           reader.read_codes(first, count, input, step, codes);
           const int64_t group = input / matrix.group_size;
           for (int i = 0; i < count; ++i) {
-            const uint16_t scale = f32_to_f16(reader.scale(first + i, group));
+            const float file_scale = reader.scale(first + i, group);
+            const uint16_t scale = f32_to_f16(file_scale);
             const int zero = reader.zero(first + i, group);
-            if (!std::isfinite(f16_to_f32(scale))) is_sound = false;
+            const float value = f16_to_f32(scale);
+            if (!std::isfinite(value) || (value == 0.0f && file_scale != 0.0f)) is_sound = false;
             if (zero != kSymmetricZero) is_symmetric = false;
             write_blocks(matrix.format, codes[i], step, scale, zero,
                          bytes.data() + (first + i) * row_bytes + format.row_bytes(input));
@@ -391,7 +409,8 @@ class GroupQuantizedTensors final : public TensorSource {
         }
       }
     });
-    if (!is_sound) return invalid_argument(quoted(matrix.scales->name) + " has scales that f16 does not hold");
+    if (!is_sound)
+      return invalid_argument(quoted(matrix.scales->name) + " has scales that f16 does not hold" + kWhatToTake);
     if (matrix.format == FormatId::kQ4_0 && !is_symmetric) {
       return invalid_argument(quoted(matrix.name) + " has zero points, although the model's config says sym");
     }

@@ -1,6 +1,6 @@
 // Checkpoints whose matrices GPTQ, AWQ or llm-compressor rounded to 4 bits: codes, zero points and scales stand in
 // three tensors beside one another. While they are opened each becomes one matrix of a format of ours, with the same
-// values, so that nothing behind this file knows of them:
+// values (scales of bf16 or f32 are rounded to f16), so that nothing behind this file knows of them:
 //   groups of a multiple of 128 inputs: int4_g128; of a multiple of 32: q4_0 where the zero point is 8, else q5_0.
 // Called by weights/checkpoint at start, on the calling thread and a pool of its own.
 #pragma once
@@ -18,9 +18,10 @@ enum class GroupMethod : uint8_t { kGptq, kAwq, kCompressedTensors };
 
 struct GroupQuantization {
   GroupMethod method = GroupMethod::kGptq;
-  int64_t group_size = 128;   // inputs that share a scale; -1: all of them
-  bool is_symmetric = false;  // every zero point is 8
-  int stored_zero_shift = 0;  // added to a stored zero point: GPTQ's first format has one less
+  int64_t group_size = 128;    // inputs that share a scale; -1: all of them
+  bool is_symmetric = false;   // every zero point is 8
+  bool has_own_order = false;  // inputs may belong to groups in another order, which a tensor of each matrix lists
+  int stored_zero_shift = 0;   // added to a stored zero point, which has 4 bits: GPTQ's first format has one less
 };
 
 // What config.json's quantization_config says; nothing where the weights are of another kind. An error where they are

@@ -1,5 +1,5 @@
 // Matrices as GPTQ, AWQ and llm-compressor write them, made here from codes, zero points and scales: opened, they have
-// the values scale * (code - zero), exactly.
+// the values scale * (code - zero), exactly where scales are f16.
 #include "weights/group_quantized.h"
 
 #include <gtest/gtest.h>
@@ -47,8 +47,7 @@ Made make_matrix(const std::string& name, const Case& c, int64_t n, int64_t k, R
   std::vector<uint32_t> zeros(static_cast<size_t>(n * num_groups));
   std::vector<uint16_t> scales(static_cast<size_t>(n * num_groups));
   for (uint32_t& code : codes) code = static_cast<uint32_t>(random.below(16));
-  for (uint32_t& zero : zeros)
-    zero = c.is_symmetric ? 8 : static_cast<uint32_t>(random.below(16) + c.stored_zero_shift);
+  for (uint32_t& zero : zeros) zero = c.is_symmetric ? 8 : static_cast<uint32_t>(random.below(16));
   for (uint16_t& scale : scales) scale = f32_to_f16(random.uniform(0.001f, 0.1f));
   const auto code = [&](int64_t o, int64_t i) { return codes[static_cast<size_t>(o * k + i)]; };
   const auto group = [&](int64_t o, int64_t g) { return static_cast<size_t>(o * num_groups + g); };
@@ -85,7 +84,7 @@ Made make_matrix(const std::string& name, const Case& c, int64_t n, int64_t k, R
       }
     }
     for (int64_t g = 0; g < num_groups; ++g) {
-      const uint32_t stored = zeros[group(o, g)] - static_cast<uint32_t>(c.stored_zero_shift);
+      const uint32_t stored = (zeros[group(o, g)] - static_cast<uint32_t>(c.stored_zero_shift)) & 15u;
       packed_zeros[static_cast<size_t>((g * n + o) / 8)] |=
           stored << (4 * (is_awq ? kPlaceOfOutput[o % 8] : static_cast<int>(o % 8)));
       turned_scales[static_cast<size_t>(g * n + o)] = scales[group(o, g)];
@@ -181,6 +180,38 @@ TEST(GroupQuantized, SaysWhatIsWrong) {
   std::swap(groups[0], groups[200]);
   ordered.back().data = bytes_of_words(groups);
   EXPECT_NE(error_of(ordered).find("act order"), std::string::npos);
+  // 3e-8 is less than half of the least f16.
+  bad = good;
+  bad[2].dtype = "F32";
+  bad[2].data.assign(bad[2].data.size() * 2, std::byte{0});
+  const float small = 2e-8f;
+  std::memcpy(bad[2].data.data(), &small, sizeof(small));
+  EXPECT_NE(error_of(bad).find("f16 does not hold"), std::string::npos);
+}
+
+TEST(GroupQuantized, AnOrderThatIsNotListedIsRefused) {
+  Random random(4);
+  const std::vector<SafetensorsTensor> tensors = make_matrix("m", kCases[2], 16, 256, random).tensors;
+  const auto bytes = std::make_shared<Bytes>(make_safetensors(tensors));
+  for (const bool has_own_order : {false, true}) {
+    auto files = SafetensorsFiles::parse("test", *bytes, bytes);
+    ASSERT_TRUE(files.is_ok());
+    GroupQuantization quantization{.method = GroupMethod::kGptq, .stored_zero_shift = 1};
+    quantization.has_own_order = has_own_order;
+    const auto opened = open_group_quantized(std::move(files).value(), quantization);
+    EXPECT_EQ(opened.is_ok(), !has_own_order);
+    if (!opened.is_ok()) EXPECT_NE(opened.status().message().find("'m.g_idx'"), std::string::npos);
+  }
+}
+
+TEST(GroupQuantized, PackedZeroPointsAreRefused) {
+  Random random(5);
+  const Case c = kCases[6];
+  std::vector<SafetensorsTensor> tensors = make_matrix("m", c, 16, 256, random).tensors;
+  tensors.push_back({"m.weight_zero_point", "I32", {2, 2}, Bytes(16)});
+  const auto opened = open_tensors(tensors, c);
+  ASSERT_FALSE(opened.is_ok());
+  EXPECT_NE(opened.status().message().find("'m.weight_zero_point'"), std::string::npos);
 }
 
 TEST(GroupQuantized, ReadsTheConfig) {
@@ -195,6 +226,8 @@ TEST(GroupQuantized, ReadsTheConfig) {
   EXPECT_EQ(gptq.method, GroupMethod::kGptq);
   EXPECT_EQ(gptq.group_size, 64);
   EXPECT_TRUE(gptq.is_symmetric);
+  EXPECT_FALSE(gptq.has_own_order);
+  EXPECT_TRUE(read(R"("quant_method":"gptq","bits":4,"desc_act":true)").value()->has_own_order);
   EXPECT_EQ(gptq.stored_zero_shift, 1);
   EXPECT_EQ(read(R"("quant_method":"gptq","bits":4,"checkpoint_format":"gptq_v2")").value()->stored_zero_shift, 0);
   const GroupQuantization awq =

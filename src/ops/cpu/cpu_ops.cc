@@ -108,7 +108,7 @@ std::string CpuOps::description() const {
 
 // The rows of a table share an order, so that neither instruction set nor threads nor a forced row matter.
 std::string CpuOps::numerics() const {
-  std::string text = "cpu: int8_groups, bf16_pairs, f32_ascending";
+  std::string text = "cpu: int8_groups with fitted scales, bf16_pairs, f32_ascending";
   if (compute_ == Compute::kAuto) text += ", bf16 for bf16";
   if (compute_ == Compute::kBF16) text += ", bf16 for 16 bits";
   for (const std::string_view order : {cpu::attention_order(compute_), cpu::rms_norm_rows().front().reduction_order,

@@ -117,6 +117,15 @@ CudaOps::~CudaOps() {
   if (stream_ != nullptr) (void)cudaStreamDestroy(stream_);
 }
 
+std::string CudaOps::numerics() const {
+  // Raised whenever a row, or the choice of rows, gives other numbers than before.
+  constexpr int kVersion = 2;
+  std::string text = description_ + ", numerics " + std::to_string(kVersion);
+  if (weight_quantization_ == WeightQuantization::kF8) text += ", weights in e4m3";
+  for (const auto& [op, row] : forced_kernels_) text += ", " + op + "=" + row;
+  return text;
+}
+
 std::string_view CudaOps::forced_kernel(std::string_view op) const {
   const auto found = forced_kernels_.find(op);
   return found == forced_kernels_.end() ? std::string_view() : found->second;

@@ -28,6 +28,7 @@ class CudaOps final : public Ops {
 
   Device device() const override { return {DeviceKind::kCuda, device_index_}; }
   std::string description() const override { return description_; }
+  std::string numerics() const override;
   bool takes_kv_dtype(DType dtype) const override { return Ops::takes_kv_dtype(dtype) || dtype == DType::kF8E4M3; }
 
   MemorySize memory() const override;
