@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
+#include <vector>
 
 #include "base/check.h"
 #include "quant/dequantize.h"

@@ -2,9 +2,6 @@
 // stay the same bit for bit. Called at load.
 #pragma once
 
-#include <cstddef>
-#include <vector>
-
 #include "base/thread_pool.h"
 #include "quant/weight.h"
 

@@ -1,7 +1,7 @@
 // Sixty-four weight codes (4 k of 16 outputs) without any vector instruction: the definition of what the kernels of
-// linear layers do with integers. codes_avx2.h and codes_avx512.h have the same members with the same results.
-// Included by files that instantiate kernels, each of them for one instruction set. Members are calls, not inlined: the
-// templates unroll them many times, and this row need not be fast.
+// linear layers do with integers. The other codes_*.h have the same members with the same results (join_16 only where
+// it helps). Included by files that instantiate kernels, each of them for one instruction set. Members are calls, not
+// inlined: the templates unroll them many times, and this row need not be fast.
 #pragma once
 
 #include <cstdint>

@@ -3,14 +3,19 @@
 // dear, a panel that the thread has unpacked once. Before either, tokens are normed where the call says so and
 // quantized, a tile each by all threads.
 #include <algorithm>
+#include <iterator>
+#include <type_traits>
 
 #include "base/check.h"
 #include "ops/cpu/linear_drivers.h"
+#include "quant/format.h"
 #include "quant/packing.h"
 
 namespace quire::cpu {
 
 namespace {
+
+static_assert(std::size(kQuantFormats) <= std::extent_v<decltype(Int8Kernels::formats)>, "kernels are found by format");
 
 // Of a piece of work, where they are unpacked.
 constexpr int64_t kMaxUnpackedPanels = 16;

@@ -2,6 +2,9 @@
 // against each other, one token against many, and thread counts against each other, to the bit.
 #include "ops/cpu/linear.h"
 
+#include <algorithm>
+#include <bit>
+#include <cmath>
 #include <map>
 
 #include "ops/tests/cpu_rows.h"
@@ -459,6 +462,38 @@ TEST_F(LinearTest, StrangeActivationsStayInTheirToken) {
         }
       }
     }
+  }
+}
+
+// Blocks of activations whose scale is at an end of what floats hold: sums that overflow, the least scale that counts,
+// the largest one that counts as zero, and zeros below zero.
+TEST_F(LinearTest, RowsAgreeOnScalesAtTheEdges) {
+  for (const FormatId format : {FormatId::kQ4_1, FormatId::kQ8_0, FormatId::kQ6_K}) {
+    const Case c{format, 6, 20, 256, Compute::kAuto};
+    SCOPED_TRACE(c.text());
+    Inputs inputs = make_inputs(c, 6500);
+    const float least = 127.0f * 0x1p-126f;
+    for (int i = 0; i < 256; ++i) {
+      float* x = inputs.x.data() + i;
+      x[0 * 256] = i % 3 == 0 ? 3e38f : -3e38f;
+      x[1 * 256] = i % 32 == 5 ? 3e38f : 1.0f;
+      x[2 * 256] = i % 32 == 7 ? least : -0.3f * least;
+      x[3 * 256] = i % 32 == 31 ? std::nextafterf(least, 0.0f) : 0.5f * least;
+      x[4 * 256] = -0.0f;
+    }
+    std::vector<float> expected;
+    for (const KernelRow<LinearCall>& row : linear_rows()) {
+      const std::vector<float> y = run(c, inputs, &row, pool_);
+      if (y.empty()) continue;
+      if (expected.empty()) expected = y;
+      for (size_t i = 0; i < y.size(); ++i) {
+        if (std::isnan(expected[i]) && std::isnan(y[i])) continue;
+        ASSERT_EQ(std::bit_cast<uint32_t>(expected[i]), std::bit_cast<uint32_t>(y[i])) << row.name << " " << i;
+      }
+    }
+    ASSERT_FALSE(expected.empty());
+    EXPECT_TRUE(std::any_of(expected.begin() + 40, expected.begin() + 60, [](float y) { return y != 0.0f; }));
+    EXPECT_TRUE(std::all_of(expected.begin() + 60, expected.begin() + 100, [](float y) { return y == 0.0f; }));
   }
 }
 

@@ -63,7 +63,8 @@ TEST(WeightMemoryTest, PiecesKeepWhatTheyHoldWhenTheyBecomeHuge) {
 TEST(WeightMemoryTest, HugePagesLeaveNothingToDo) {
   ThreadPool pool(2);
   WeightMemory memory;
-  ASSERT_TRUE(memory.take(pool, 20 << 20).is_ok());
+  const auto piece = memory.take(pool, 20 << 20);
+  ASSERT_TRUE(piece.is_ok());
   EXPECT_FALSE(memory.make_some_huge(pool));
 }
 
