@@ -200,7 +200,8 @@ TEST(GroupQuantized, AnOrderThatIsNotListedIsRefused) {
     quantization.has_own_order = has_own_order;
     const auto opened = open_group_quantized(std::move(files).value(), quantization);
     EXPECT_EQ(opened.is_ok(), !has_own_order);
-    if (!opened.is_ok()) EXPECT_NE(opened.status().message().find("'m.g_idx'"), std::string::npos);
+    const std::string message = opened.is_ok() ? "'m.g_idx'" : opened.status().message();
+    EXPECT_NE(message.find("'m.g_idx'"), std::string::npos) << message;
   }
 }
 
