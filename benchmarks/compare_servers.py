@@ -54,6 +54,7 @@ def run(name, command, quire, load):
         server.wait()
     result = {"server": name, "command": [os.path.basename(word) if "/" in word else word for word in command],
               **json.loads(bench.stdout)}
+    result["settings"]["model"] = os.path.basename(result["settings"]["model"])
     print(json.dumps(result), flush=True)
     return result
 
