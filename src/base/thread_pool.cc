@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <system_error>
 
 #include "base/check.h"
 
@@ -41,7 +42,13 @@ bool watch_for(std::chrono::microseconds time, IsDone is_done) {
 ThreadPool::ThreadPool(int num_threads) : shares_(static_cast<size_t>(std::max(1, num_threads))) {
   CHECK(num_threads >= 1);
   workers_.reserve(static_cast<size_t>(num_threads - 1));
-  for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this, i] { work_until_stopped(i); });
+  try {
+    for (int i = 1; i < num_threads; ++i) workers_.emplace_back([this, i] { work_until_stopped(i); });
+  } catch (const std::system_error&) {
+    // The system gives no more threads (a limit of processes or of address space): those that are there do the work.
+    // None of them looks at shares before the first job.
+    while (shares_.size() > workers_.size() + 1) shares_.pop_back();
+  }
 }
 
 ThreadPool::~ThreadPool() {

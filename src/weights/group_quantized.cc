@@ -69,6 +69,33 @@ Status check(const std::string& method, int64_t bits, int64_t group_size) {
   return ok_status();
 }
 
+// Fields of a type that they never have would be read as if they were not there.
+Status check_types(const json::object& config) {
+  const auto check_all = [&](std::initializer_list<std::string_view> keys, const char* type, auto has_type) -> Status {
+    for (const std::string_view key : keys) {
+      const json::value* value = config.if_contains(key);
+      if (value == nullptr || value->is_null() || has_type(*value)) continue;
+      return invalid_argument("config.json: " + quoted(std::string(key)) + " of quantization_config should be " + type);
+    }
+    return ok_status();
+  };
+  RETURN_IF_ERROR(check_all({"bits", "w_bit", "num_bits", "group_size", "q_group_size"}, "a whole number",
+                            [](const json::value& value) { return value.is_int64(); }));
+  RETURN_IF_ERROR(check_all({"desc_act", "sym", "zero_point", "symmetric"}, "true or false",
+                            [](const json::value& value) { return value.is_bool(); }));
+  return check_all({"checkpoint_format", "version", "format", "strategy", "type"}, "a text",
+                   [](const json::value& value) { return value.is_string(); });
+}
+
+// Of compressed-tensors: whether inputs are in groups by another order than their own.
+bool has_order_of_activations(const json::object& weights) {
+  const json::value* order = weights.if_contains("actorder");
+  if (order == nullptr || order->is_null()) return false;
+  if (order->is_bool()) return order->get_bool();
+  const std::string name = text_of(weights, "actorder");
+  return name != "weight" && name != "static";
+}
+
 Result<GroupQuantization> read_gptq(const json::object& config) {
   GroupQuantization result{.method = GroupMethod::kGptq,
                            .group_size = count_of(config, {"group_size"}, 128),
@@ -109,15 +136,15 @@ Result<std::optional<GroupQuantization>> read_compressed_tensors(const json::obj
   const json::value* weights = group.is_object() ? group.get_object().if_contains("weights") : nullptr;
   if (weights == nullptr || !weights->is_object()) return unsupported("pack-quantized weights of no known kind");
   const json::object& fields = weights->get_object();
+  RETURN_IF_ERROR(check_types(fields));
   if (!flag_of(fields, "symmetric", true)) return unsupported("pack-quantized weights with zero points");
   if (text_of(fields, "type", "int") != "int") return unsupported("pack-quantized weights that are no integers");
   const std::string strategy = text_of(fields, "strategy", "group");
   if (strategy != "group" && strategy != "channel") return unsupported("pack-quantized weights scaled by " + strategy);
-  GroupQuantization result{
-      .method = GroupMethod::kCompressedTensors,
-      .group_size = strategy == "channel" ? -1 : count_of(fields, {"group_size"}, -1),
-      .is_symmetric = true,
-      .has_own_order = text_of(fields, "actorder") == "group" || flag_of(fields, "actorder", false)};
+  GroupQuantization result{.method = GroupMethod::kCompressedTensors,
+                           .group_size = strategy == "channel" ? -1 : count_of(fields, {"group_size"}, -1),
+                           .is_symmetric = true,
+                           .has_own_order = has_order_of_activations(fields)};
   RETURN_IF_ERROR(check("pack-quantized weights", count_of(fields, {"num_bits"}, 4), result.group_size));
   return std::optional(result);
 }
@@ -442,6 +469,7 @@ Result<std::optional<GroupQuantization>> read_group_quantization(std::string_vie
   const json::value* config = value.get_object().if_contains("quantization_config");
   if (config == nullptr || !config->is_object()) return std::optional<GroupQuantization>();
   const std::string method = text_of(config->get_object(), "quant_method");
+  if (method == "gptq" || method == "awq") RETURN_IF_ERROR(check_types(config->get_object()));
   if (method == "compressed-tensors") return read_compressed_tensors(config->get_object());
   if (method != "gptq" && method != "awq") return std::optional<GroupQuantization>();
   ASSIGN_OR_RETURN(const GroupQuantization result,

@@ -244,6 +244,8 @@ TEST(GroupQuantized, ReadsTheConfig) {
   EXPECT_EQ(packed.group_size, 128);
   for (const char* fields :
        {R"("quant_method":"gptq","bits":8)", R"("quant_method":"gptq","bits":4,"group_size":20)",
+        R"("quant_method":"gptq","bits":4,"desc_act":"true")", R"("quant_method":"gptq","bits":"4")",
+        R"("quant_method":"gptq","bits":4,"checkpoint_format":5)", R"("quant_method":"awq","group_size":"128")",
         R"("quant_method":"gptq","bits":4,"checkpoint_format":"marlin")", R"("quant_method":"awq","version":"gemv")",
         R"("quant_method":"compressed-tensors","format":"pack-quantized")"}) {
     EXPECT_FALSE(read(fields).is_ok()) << fields;

@@ -66,6 +66,13 @@ Status check_forced(std::span<const KernelRow<Call>> rows, const std::string& op
 }  // namespace
 
 Result<std::unique_ptr<CudaOps>> CudaOps::create(const BackendOptions& options) {
+  int num_devices = 0;
+  if (const cudaError_t error = cudaGetDeviceCount(&num_devices); error != cudaSuccess || num_devices == 0) {
+    (void)cudaGetLastError();
+    return unavailable(std::string("no NVIDIA GPU was found (") +
+                       (error == cudaSuccess ? "none is visible" : cudaGetErrorString(error)) +
+                       "): check nvidia-smi, or use the CPU");
+  }
   for (const auto& [op, name] : options.forced_kernels) {
     if (op == "linear") {
       RETURN_IF_ERROR(check_forced(cuda::linear_rows(), op, name));
@@ -75,13 +82,6 @@ Result<std::unique_ptr<CudaOps>> CudaOps::create(const BackendOptions& options) 
       return invalid_argument("--kernel: the cuda backend has no choice for \"" + op +
                               "\"; it has for linear and attention");
     }
-  }
-  int num_devices = 0;
-  if (const cudaError_t error = cudaGetDeviceCount(&num_devices); error != cudaSuccess || num_devices == 0) {
-    (void)cudaGetLastError();
-    return unavailable(std::string("no NVIDIA GPU was found (") +
-                       (error == cudaSuccess ? "none is visible" : cudaGetErrorString(error)) +
-                       "): check nvidia-smi, or use the CPU");
   }
   if (options.device_index < 0 || options.device_index >= num_devices) {
     return invalid_argument("there is no GPU " + std::to_string(options.device_index) + ": this machine has " +
