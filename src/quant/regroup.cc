@@ -23,28 +23,29 @@ int zero_of(const uint8_t* block) {
   return std::min<int>(block[2], kMaxInt4Zero);
 }
 
-int code_of(const uint8_t* block, int i) {
-  return block[3 + i % 64] >> (i < 64 ? 0 : 4) & 15;
-}
-
-// Codes of q5_0 are 16 more than what the scale multiplies, those of q4_0 are 8 more.
-void write_group(const uint8_t* block, int group, FormatId format, uint8_t* out) {
-  std::memcpy(out, block, 2);
-  const int shift = format == FormatId::kQ5_0 ? 16 - zero_of(block) : 0;
-  uint32_t fifth_bits = 0;
-  uint8_t* const nibbles = out + (format == FormatId::kQ5_0 ? 6 : 2);
-  for (int i = 0; i < kGroup / 2; ++i) {
-    const int low = code_of(block, kGroup * group + i) + shift;
-    const int high = code_of(block, kGroup * group + i + kGroup / 2) + shift;
-    nibbles[i] = static_cast<uint8_t>((low & 15) | (high & 15) << 4);
-    fifth_bits |= static_cast<uint32_t>(low >> 4) << i | static_cast<uint32_t>(high >> 4) << (i + kGroup / 2);
-  }
-  if (format == FormatId::kQ5_0) {
-    for (int i = 0; i < 4; ++i) out[2 + i] = static_cast<uint8_t>(fifth_bits >> (8 * i));
-  }
+uint8_t code_of(const uint8_t* block, int i) {
+  return static_cast<uint8_t>(block[3 + i % 64] >> (i < 64 ? 0 : 4) & 15);
 }
 
 }  // namespace
+
+// Codes of q5_0 are 16 more than what the scale multiplies, those of q4_0 are 8 more.
+void write_int4_group(FormatId format, const uint8_t* codes, uint16_t scale, int zero, std::byte* out) {
+  CHECK(format == FormatId::kQ4_0 || format == FormatId::kQ5_0);
+  std::memcpy(out, &scale, sizeof(scale));
+  const int shift = format == FormatId::kQ5_0 ? 16 - zero : 0;
+  uint32_t fifth_bits = 0;
+  std::byte* const nibbles = out + (format == FormatId::kQ5_0 ? 6 : 2);
+  for (int i = 0; i < kGroup / 2; ++i) {
+    const int low = codes[i] + shift;
+    const int high = codes[kGroup / 2 + i] + shift;
+    nibbles[i] = static_cast<std::byte>((low & 15) | (high & 15) << 4);
+    fifth_bits |= static_cast<uint32_t>(low >> 4) << i | static_cast<uint32_t>(high >> 4) << (kGroup / 2 + i);
+  }
+  if (format == FormatId::kQ5_0) {
+    for (int i = 0; i < 4; ++i) out[2 + i] = static_cast<std::byte>(fifth_bits >> (8 * i));
+  }
+}
 
 Weight regroup_int4(ThreadPool& pool, const Weight& weight) {
   CHECK(weight.layout == Layout::kRowMajor);
@@ -64,12 +65,16 @@ Weight regroup_int4(ThreadPool& pool, const Weight& weight) {
   const int groups_per_block = from.values_per_block / kGroup;
   const auto rows =
       std::make_shared<std::vector<std::byte>>(static_cast<size_t>(num_blocks * groups_per_block * group_bytes));
-  uint8_t* const out = reinterpret_cast<uint8_t*>(rows->data());
   pool.parallel_for(num_blocks, kBlocksPerPiece, [&](const WorkRange& range) {
     for (int64_t b = range.begin; b < range.end; ++b) {
+      const uint8_t* block = blocks + b * from.bytes_per_block;
+      uint16_t scale;
+      std::memcpy(&scale, block, sizeof(scale));
       for (int g = 0; g < groups_per_block; ++g) {
-        write_group(blocks + b * from.bytes_per_block, g, regrouped.format,
-                    out + (b * groups_per_block + g) * group_bytes);
+        uint8_t codes[kGroup];
+        for (int i = 0; i < kGroup; ++i) codes[i] = code_of(block, kGroup * g + i);
+        write_int4_group(regrouped.format, codes, scale, zero_of(block),
+                         rows->data() + (b * groups_per_block + g) * group_bytes);
       }
     }
   });

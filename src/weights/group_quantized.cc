@@ -10,6 +10,7 @@
 #include "base/cpu_info.h"
 #include "base/thread_pool.h"
 #include "quant/dequantize.h"
+#include "quant/regroup.h"
 #include "tensor/dtype.h"
 #include "weights/messages.h"
 
@@ -245,23 +246,14 @@ void write_blocks(FormatId format, const uint8_t* codes, int num_inputs, uint16_
   const QuantFormat& quant = quant_format(format);
   const int half = quant.values_per_block / 2;
   for (int first = 0; first < num_inputs; first += quant.values_per_block, out += quant.bytes_per_block) {
-    std::memcpy(out, &scale, sizeof(scale));
     const uint8_t* block = codes + first;
-    if (format == FormatId::kInt4G128) out[2] = static_cast<std::byte>(zero);
-    const int shift = format == FormatId::kQ5_0 ? 16 - zero : 0;
-    const int header = format == FormatId::kInt4G128 ? 3 : format == FormatId::kQ5_0 ? 6 : 2;
-    uint32_t fifth_bits = 0;
-    for (int i = 0; i < half; ++i) {
-      const int low = block[i] + shift;
-      const int high = block[half + i] + shift;
-      out[header + i] = static_cast<std::byte>((low & 15) | (high & 15) << 4);
-      if (format == FormatId::kQ5_0) {
-        fifth_bits |= static_cast<uint32_t>(low >> 4) << i | static_cast<uint32_t>(high >> 4) << (half + i);
-      }
+    if (format != FormatId::kInt4G128) {
+      write_int4_group(format, block, scale, zero, out);
+      continue;
     }
-    if (format == FormatId::kQ5_0) {
-      for (int i = 0; i < 4; ++i) out[2 + i] = static_cast<std::byte>(fifth_bits >> (8 * i));
-    }
+    std::memcpy(out, &scale, sizeof(scale));
+    out[2] = static_cast<std::byte>(zero);
+    for (int i = 0; i < half; ++i) out[3 + i] = static_cast<std::byte>(block[i] | block[half + i] << 4);
   }
 }
 
