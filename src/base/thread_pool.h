@@ -25,7 +25,7 @@ struct WorkRange {
 
 class ThreadPool {
  public:
-  // `num_threads` counts the caller: 1 makes no thread at all.
+  // `num_threads` counts the caller: 1 makes no thread at all. There are fewer where the system gives no more.
   explicit ThreadPool(int num_threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
