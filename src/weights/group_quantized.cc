@@ -128,7 +128,7 @@ Result<GroupQuantization> read_awq(const json::object& config) {
 
 Result<std::optional<GroupQuantization>> read_compressed_tensors(const json::object& config) {
   const std::string format = text_of(config, "format");
-  if (format != "pack-quantized") return std::optional<GroupQuantization>();
+  if (format != "pack-quantized") return unsupported("compressed-tensors in the format " + quoted(format));
   const json::value* groups = config.if_contains("config_groups");
   if (groups == nullptr || !groups->is_object() || groups->get_object().size() != 1) {
     return unsupported("pack-quantized weights of several kinds");
@@ -463,7 +463,7 @@ Result<std::optional<GroupQuantization>> read_group_quantization(std::string_vie
   const std::string method = text_of(config->get_object(), "quant_method");
   if (method == "gptq" || method == "awq") RETURN_IF_ERROR(check_types(config->get_object()));
   if (method == "compressed-tensors") return read_compressed_tensors(config->get_object());
-  if (method != "gptq" && method != "awq") return std::optional<GroupQuantization>();
+  if (method != "gptq" && method != "awq") return unsupported("the quant_method " + quoted(method));
   ASSIGN_OR_RETURN(const GroupQuantization result,
                    method == "gptq" ? read_gptq(config->get_object()) : read_awq(config->get_object()));
   return std::optional(result);

@@ -24,8 +24,8 @@ struct GroupQuantization {
   int stored_zero_shift = 0;   // added to a stored zero point, which has 4 bits: GPTQ's first format has one less
 };
 
-// What config.json's quantization_config says; nothing where the weights are of another kind. An error where they are
-// of one of these methods, but in a form that is not supported.
+// What config.json's quantization_config says; nothing where it has none. An error where it names another method, or a
+// form of one of these that is not supported.
 Result<std::optional<GroupQuantization>> read_group_quantization(std::string_view config_json);
 
 // The tensors of `files`, with each group-quantized matrix X as "X.weight".

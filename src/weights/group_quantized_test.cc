@@ -221,7 +221,12 @@ TEST(GroupQuantized, ReadsTheConfig) {
   };
   EXPECT_FALSE(read_group_quantization("{}").value().has_value());
   EXPECT_FALSE(read_group_quantization("[").value().has_value());
-  EXPECT_FALSE(read(R"("quant_method":"fp8")").value().has_value());
+  const auto unknown = read(R"("quant_method":"bitsandbytes")");
+  ASSERT_FALSE(unknown.is_ok());
+  EXPECT_NE(unknown.status().message().find("'bitsandbytes'"), std::string::npos) << unknown.status().message();
+  const auto other_form = read(R"("quant_method":"compressed-tensors","format":"int-quantized")");
+  ASSERT_FALSE(other_form.is_ok());
+  EXPECT_NE(other_form.status().message().find("'int-quantized'"), std::string::npos);
   const GroupQuantization gptq =
       read(R"("quant_method":"gptq","bits":4,"group_size":64,"sym":true,"desc_act":false)").value().value();
   EXPECT_EQ(gptq.method, GroupMethod::kGptq);
