@@ -146,8 +146,10 @@ void add_engine_flags(CLI::App& parser, EngineFlags& flags) {
       "--quantization", flags.quantization,
       "Weights: none, as the files hold them (awq, gptq: the same); fp8, on a GPU, from float weights while loading; a "
       "format (q4_k, int4_g128, ...) for --load-format dummy");
-  option("--sameness", flags.sameness,
-         "Answers that depend on no neighbour: auto, strict or off; the CPU always keeps strict, at no cost")
+  option(
+      "--sameness", flags.sameness,
+      "Answers that depend on no neighbour: auto, strict or off; the CPU always keeps strict, at no cost; a GPU does "
+      "not yet, and refuses it")
       ->check(CLI::IsMember({"auto", "strict", "off"}));
   parser.add_flag("--no-prefix-cache", flags.is_prefix_cache_off, "Do not share pages between equal prefixes")
       ->group(group);

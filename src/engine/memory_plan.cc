@@ -54,6 +54,11 @@ Result<MemoryPlan> plan_memory(const MemoryPlanInput& input) {
 
   int64_t budget = input.kv_cache_memory_bytes;
   if (budget > 0) {
+    if (budget < input.page_bytes) {
+      return invalid_argument("--kv-cache-memory " + format_bytes(budget) + " is less than a KV page of " +
+                              std::to_string(input.page_size) + " tokens, " + format_bytes(input.page_bytes) +
+                              ": ask for more");
+    }
     if (budget > input.available_bytes - input.scratch_bytes) {
       return resource_exhausted("--kv-cache-memory asks for " + format_bytes(budget) + ", but only " + available +
                                 " of memory are available, of which a step needs " + format_bytes(input.scratch_bytes) +
@@ -100,7 +105,8 @@ Result<MemoryPlan> plan_memory(const MemoryPlanInput& input) {
                               format_bytes(input.scratch_bytes) + " and one page of " +
                               std::to_string(input.page_size) + " tokens " + format_bytes(input.page_bytes) +
                               " in each of " + std::to_string(input.num_kv_groups) +
-                              " groups: lower --max-num-batched-tokens, or set --kv-cache-memory");
+                              " groups: lower --max-num-batched-tokens, or " +
+                              (input.kv_cache_memory_bytes > 0 ? "raise" : "set") + " --kv-cache-memory");
   }
   return plan;
 }

@@ -117,6 +117,9 @@ TEST(MemoryPlan, WhatCannotBeIsRefusedWithNumbers) {
   input = plan_input();
   input.available_bytes = int64_t{150} << 20;
   expect_refused(plan_memory(input).status(), "150.00 MiB");
+  input = plan_input();
+  input.kv_cache_memory_bytes = input.page_bytes - 1;
+  expect_refused(plan_memory(input).status(), "less than a KV page");
   expect_refused(check_weights_fit(int64_t{3} << 30, int64_t{2} << 30), "3.00 GiB");
   EXPECT_TRUE(check_weights_fit(1, 2).is_ok());
 }

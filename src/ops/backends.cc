@@ -32,6 +32,9 @@ Result<std::unique_ptr<Ops>> create_ops(const BackendOptions& options) {
   }
   switch (options.kind) {
     case BackendKind::kReference:
+      if (!options.forced_kernels.empty()) {
+        return invalid_argument("--kernel: the reference backend has one way for each op; leave --kernel out");
+      }
       return std::unique_ptr<Ops>(std::make_unique<ReferenceOps>());
     case BackendKind::kCpu:
       return as_ops(CpuOps::create(options));

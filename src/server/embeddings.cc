@@ -139,7 +139,8 @@ class EmbeddingJob : public std::enable_shared_from_this<EmbeddingJob> {
       if (event.finish_reason == FinishReason::kError) {
         input.error = event.error;
       } else if (event.finish_reason == FinishReason::kAborted) {
-        input.error = unavailable("the server is shutting down and gave this request up: send it again");
+        input.error = is_closed_ ? cancelled("the client has gone")
+                                 : unavailable("the server is shutting down and gave this request up: send it again");
       }
       is_last = --num_running_ == 0;
     }

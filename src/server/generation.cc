@@ -263,7 +263,7 @@ void Generation::take_event(EventRecord& event, std::span<const int32_t> token_i
     return;
   }
   if (event.finish_reason == FinishReason::kAborted) {
-    fail({unavailable("the server is shutting down and gave this request up: send it again"), {}, {}});
+    end_aborted();
     return;
   }
   AnswerPiece piece;
@@ -342,6 +342,21 @@ void Generation::fail(const ApiError& error) {
     exchange_->respond(error_response(error.status, error.param, error.code));
   }
   abort_all(AbortReason::kCaller);
+}
+
+// Nobody reads the answer where the client's going is why, so that is no failure to log.
+void Generation::end_aborted() {
+  bool has_client_gone = false;
+  {
+    const std::lock_guard lock(ids_mutex_);
+    has_client_gone = is_closed_;
+  }
+  if (!has_client_gone) {
+    fail({unavailable("the server is shutting down and gave this request up: send it again"), {}, {}});
+    return;
+  }
+  has_ended_ = true;
+  tell_facts("abort", {});
 }
 
 Usage Generation::usage() const {

@@ -116,6 +116,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void publish(Prompt& prompt, Choice& choice, AnswerPiece& piece);
   void finish_answer();
   void fail(const ApiError& error);
+  void end_aborted();  // the engine gave the request up
   void abort_all(AbortReason reason);
   void tell_facts(const char* finish_reason, const std::string& error);
   Usage usage() const;

@@ -317,6 +317,8 @@ TEST_F(GenerationTest, AClientThatGoesAwayEndsTheWorkWhereverItStands) {
   context_.reset();
   pool_.reset();  // all tasks have run
   EXPECT_EQ(engine_.num_submitted(), 2u);
+  EXPECT_EQ(running->facts().finish_reason, "abort");
+  EXPECT_EQ(running->facts().error, "");  // no failure of the server
 }
 
 TEST_F(GenerationTest, ShutdownTellsWaitingClients) {

@@ -3,8 +3,8 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <thread>
 
+#include "base/cpu_info.h"
 #include "ops/cuda/attention.h"
 #include "ops/cuda/cuda_support.h"
 #include "ops/cuda/elementwise.h"
@@ -110,8 +110,7 @@ CudaOps::CudaOps(const BackendOptions& options, std::string description)
       compute_(options.compute),
       weight_quantization_(options.weight_quantization),
       forced_kernels_(options.forced_kernels.begin(), options.forced_kernels.end()),
-      pool_(options.num_threads > 0 ? options.num_threads
-                                    : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))) {}
+      pool_(options.num_threads > 0 ? options.num_threads : default_num_threads(read_cpu_info())) {}
 
 CudaOps::~CudaOps() {
   if (stream_ != nullptr) (void)cudaStreamDestroy(stream_);
