@@ -1,5 +1,5 @@
-// Writes the files from which the fuzzers of this folder start: make_fuzz_seeds FOLDER fills FOLDER/gguf and
-// FOLDER/safetensors. Run by hand.
+// Writes the files from which the fuzzers of this folder start: make_fuzz_seeds FOLDER fills FOLDER/gguf,
+// FOLDER/safetensors and FOLDER/group_quantized. Run by hand.
 #include <cstdio>
 #include <filesystem>
 
@@ -53,6 +53,32 @@ Bytes split_part(uint16_t index) {
   return writer.finish();
 }
 
+// config.json, a zero byte, and a file with one matrix of 32 inputs and 8 outputs.
+Bytes group_quantized(const std::string& config, const std::vector<SafetensorsTensor>& tensors) {
+  const std::string text = "{\"quantization_config\":{" + config + "}}";
+  Bytes bytes;
+  append_bytes(bytes, text.data(), text.size() + 1);
+  const Bytes file = make_safetensors(tensors);
+  append_bytes(bytes, file.data(), file.size());
+  return bytes;
+}
+
+void write_group_quantized(const std::string& folder) {
+  std::filesystem::create_directories(folder);
+  const SafetensorsTensor zeros{"m.qzeros", "I32", {1, 1}, Bytes(4)};
+  const SafetensorsTensor scales{"m.scales", "F16", {1, 8}, Bytes(16)};
+  write_file(folder + "/awq", group_quantized(R"("quant_method":"awq","bits":4,"group_size":32)",
+                                              {{"m.qweight", "I32", {32, 1}, Bytes(128)}, zeros, scales}));
+  write_file(folder + "/gptq", group_quantized(R"("quant_method":"gptq","bits":4,"group_size":32)",
+                                               {{"m.qweight", "I32", {4, 8}, Bytes(128)}, zeros, scales}));
+  write_file(folder + "/packed",
+             group_quantized(R"("quant_method":"compressed-tensors","format":"pack-quantized","config_groups":{"g":)"
+                             R"({"weights":{"num_bits":4,"type":"int","strategy":"group","group_size":32}}})",
+                             {{"m.weight_packed", "I32", {8, 4}, Bytes(128)},
+                              {"m.weight_scale", "F16", {8, 1}, Bytes(16)},
+                              {"m.weight_shape", "I64", {2}, Bytes(16)}}));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -74,5 +100,6 @@ int main(int argc, char** argv) {
       folder + "/safetensors/two",
       make_safetensors({{"a", "F32", {2, 1}, Bytes(8)}, {"b", "BF16", {3}, Bytes(6)}, {"c", "F4", {2}, Bytes(1)}}));
   write_file(folder + "/safetensors/metadata", make_safetensors({}, R"({"__metadata__":{"format":"pt"}})"));
+  write_group_quantized(folder + "/group_quantized");
   return 0;
 }
