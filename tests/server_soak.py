@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Random traffic against `quire serve`: aborts, disconnects, slow readers, malformed bodies, overload, misused keys.
 
-    server_soak.py QUIRE MODEL [--seconds 20] [--seed 1]
+    server_soak.py QUIRE MODEL [--seconds 20] [--seed 1] [-- FLAG...]        flags of quire serve, such as --compute f32
 
 Afterwards nothing may be lost: every request that was read to its end got an answer of a kind that it may get, answers
 with a known text kept it throughout, running and waiting are 0 again, no page is in use, memory stopped growing after
-warm-up, threads and file descriptors are as many as before, an idle server uses no processor time, and SIGTERM ends the
-server with 0. Standard library only; prints what it counted; exit 0 or 1 (77: no model).
+warm-up (a GPU's too, where the server runs on one), threads and file descriptors are as many as before, an idle server
+uses no processor time, and SIGTERM ends the server with 0. Standard library only; prints what it counted; exit 0 or 1 (77: no model).
 """
 
 import argparse
@@ -15,8 +15,10 @@ import collections
 import json
 import os
 import random
+import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -31,6 +33,15 @@ WORDS = "the page of a book holds many words and each of them was chosen by some
 def rss_bytes(pid):
     with open(f"/proc/{pid}/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def gpu_mib():
+    """Memory in use on the GPU by all processes, as a container need not see its own; 0 where there is no GPU."""
+    if shutil.which("nvidia-smi") is None:
+        return 0
+    query = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"],
+                           stdout=subprocess.PIPE, text=True)
+    return int(query.stdout.split()[0]) if query.returncode == 0 else 0
 
 
 def num_descriptors(pid):
@@ -338,6 +349,7 @@ async def run(process, port, options):
     await asyncio.sleep(0.5)  # those connections are closed
     descriptors, threads = num_descriptors(process.pid), num_threads(process.pid)
     soak = Soak(port, rng, known)
+    gpu_before = gpu_mib()
     begin = time.monotonic()
     rss = []
 
@@ -375,6 +387,11 @@ async def run(process, port, options):
         warm = max(rss[: len(rss) // 5])
         soak.check(rss[-1] <= warm * 1.02 + (16 << 20), f"memory grew from {warm >> 20} MiB after warm-up to {rss[-1] >> 20} MiB")
         print(f"resident: {warm >> 20} MiB after warm-up, {rss[-1] >> 20} MiB at the end, at most {max(rss) >> 20} MiB")
+    gpu_after = gpu_mib()
+    if gpu_after > 0:
+        # The first requests capture graphs, some MiB each.
+        soak.check(gpu_after <= gpu_before + 512, f"GPU memory grew from {gpu_before} to {gpu_after} MiB")
+        print(f"GPU memory in use: {gpu_before} MiB at first, {gpu_after} MiB at the end")
     values = metrics(port)
     for name in ("vllm:num_preemptions_total", "vllm:prefix_cache_hits_total", "vllm:generation_tokens_total", "vllm:request_success_total"):
         print(f"{name} {values[name]:.0f}")
@@ -389,7 +406,10 @@ def main():
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--clients", type=int, default=24)
     parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
+    arguments = sys.argv[1:]
+    split = arguments.index("--") if "--" in arguments else len(arguments)
+    options = parser.parse_args(arguments[:split])
+    options.flags = arguments[split + 1:]
     model = options.model or os.environ.get("QUIRE_TEST_MODEL", "")
     if not os.path.exists(model):
         print("no model: set QUIRE_TEST_MODEL to the default model (`make model` prints its path)")
@@ -405,7 +425,7 @@ async def serve_and_run(options, model, port):
             file.write("\n".join(KEYS) + "\n")
         command = [options.quire, "serve", model, "--port", str(port), "--api-key-file", keys, "--max-num-seqs", str(MAX_NUM_SEQS),
                    "--max-queued-requests", str(MAX_QUEUED), "--kv-cache-memory", "21MiB", "--swap-space", "16MiB", "--max-model-len", "900",
-                   "--served-model-name", "soak", "--log-level", "error"]
+                   "--served-model-name", "soak", "--log-level", "error", *options.flags]
         process = await asyncio.create_subprocess_exec(*command)
         try:
             for _ in range(600):

@@ -4,6 +4,7 @@ and the share of positions with the same best token, against NAME_closeness.txt 
 
     python compare_closeness.py smollm2 --llama-cpp MODEL.gguf       llama.cpp, defaults (see llama_cpp_logits.py)
     python compare_closeness.py smollm2 --quire 'quire generate MODEL.gguf'    further flags may follow the model
+    python compare_closeness.py smollm2 --transformers-bf16 MODEL.gguf  transformers in bf16 (needs what make_closeness.py does)
 """
 import argparse
 import json
@@ -49,15 +50,32 @@ def from_quire(command, windows):
             yield np.array([e["logprob"] for e in entries]), [e["top"][0]["token_id"] for e in entries]
 
 
+def from_transformers_bf16(path, windows):
+    import torch
+    from make_greedy import load_model
+    model = load_model(pathlib.Path(path).resolve()).to(torch.bfloat16)
+    for ids in windows:
+        with torch.no_grad():
+            logits = model(torch.tensor([ids]), use_cache=False).logits[0, :-1].double()
+        logprobs = torch.log_softmax(logits, -1)[torch.arange(len(ids) - 1), torch.tensor(ids[1:])]
+        yield logprobs.numpy(), logits.argmax(-1).tolist()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name")
     parser.add_argument("--llama-cpp", metavar="GGUF")
     parser.add_argument("--quire", metavar="COMMAND")
+    parser.add_argument("--transformers-bf16", metavar="GGUF")
     args = parser.parse_args()
     golden = read_golden(args.name)
     windows = [ids for ids, _, _ in golden]
-    results = from_llama_cpp(args.llama_cpp, windows) if args.llama_cpp else from_quire(args.quire, windows)
+    if args.llama_cpp:
+        results = from_llama_cpp(args.llama_cpp, windows)
+    elif args.transformers_bf16:
+        results = from_transformers_bf16(args.transformers_bf16, windows)
+    else:
+        results = from_quire(args.quire, windows)
     differences, equal = [], []
     for (_, logprobs, best), (actual, actual_best) in zip(golden, results, strict=True):
         differences.append(np.abs(logprobs - actual))
