@@ -16,6 +16,7 @@ std::string hash_model(const Checkpoint& checkpoint) {
   for (const SourceTensor& tensor : tensors.tensors()) {
     hash.add(fmt::format("{} {} {}", tensor.name, tensor.type_name, describe_sizes(tensor.sizes)));
     tensors.will_need(tensor.data);
+    if (const Status status = tensors.prepare(tensor); !status.is_ok()) hash.add(status.message());
     hash.add(tensor.data);
     tensors.done_with(tensor.data);
   }

@@ -1,11 +1,15 @@
 #include "weights/group_quantized.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <atomic>
 #include <boost/json.hpp>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <unordered_map>
+#include <utility>
 
 #include "base/cpu_info.h"
 #include "base/thread_pool.h"
@@ -224,7 +228,7 @@ class MatrixReader {
       nibble = static_cast<int>(std::find(kAwqOrder, kAwqOrder + kCodesOfWord, nibble) - kAwqOrder);
     }
     // Zero points have 4 bits: a 0 that was stored as one less is 15 there.
-    return (static_cast<int>(word >> (4 * nibble)) + quantization_.stored_zero_shift) & 15;
+    return (static_cast<int>(word >> (4 * nibble) & 15) + quantization_.stored_zero_shift) & 15;
   }
 
   float scale(int64_t output, int64_t group) const {
@@ -259,10 +263,33 @@ void write_blocks(FormatId format, const uint8_t* codes, int num_inputs, uint16_
 
 // ---- All of them ----------------------------------------------------------------------------------------------------
 
+// Bytes that take memory only once they are written, until they are dropped.
+class LazyBytes {
+ public:
+  // Empty where there is not even room for addresses.
+  explicit LazyBytes(size_t num_bytes) : num_bytes_(num_bytes) {
+    data_ = ::mmap(nullptr, num_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (data_ == MAP_FAILED) num_bytes_ = 0;
+  }
+  ~LazyBytes() {
+    if (num_bytes_ > 0) ::munmap(data_, num_bytes_);
+  }
+  LazyBytes(LazyBytes&& other) noexcept : data_(other.data_), num_bytes_(std::exchange(other.num_bytes_, 0)) {}
+  LazyBytes(const LazyBytes&) = delete;
+  LazyBytes& operator=(const LazyBytes&) = delete;
+
+  std::span<std::byte> bytes() const { return {static_cast<std::byte*>(data_), num_bytes_}; }
+  void drop() const { ::madvise(data_, num_bytes_, MADV_DONTNEED); }
+
+ private:
+  void* data_ = nullptr;
+  size_t num_bytes_;
+};
+
 // What weights that were not packed keep alive.
 struct Storage {
   std::shared_ptr<const void> files;
-  std::vector<std::vector<std::byte>> matrices;
+  std::vector<LazyBytes> matrices;
 };
 
 class GroupQuantizedTensors final : public TensorSource {
@@ -272,18 +299,17 @@ class GroupQuantizedTensors final : public TensorSource {
     storage_->files = files_->owner();
   }
 
-  Status turn() {
+  Status open() {
     const bool is_compressed = quantization_.method == GroupMethod::kCompressedTensors;
     const std::string_view codes_ending = is_compressed ? ".weight_packed" : ".qweight";
     const std::vector<std::string_view> parts =
         is_compressed ? std::vector<std::string_view>{".weight_scale", ".weight_shape", ".weight_g_idx"}
                       : std::vector<std::string_view>{".qzeros", ".scales", ".g_idx"};
-    ThreadPool pool(default_num_threads(read_cpu_info()));
     for (const SourceTensor& tensor : files_->tensors()) {
       if (tensor.name.ends_with(codes_ending)) {
         const std::string name = tensor.name.substr(0, tensor.name.size() - codes_ending.size());
         ASSIGN_OR_RETURN(const Matrix matrix, check_matrix(name, tensor));
-        RETURN_IF_ERROR(turn_matrix(pool, matrix));
+        RETURN_IF_ERROR(add_matrix(matrix));
         continue;
       }
       const bool is_part = std::any_of(parts.begin(), parts.end(), [&](std::string_view ending) {
@@ -306,10 +332,36 @@ class GroupQuantizedTensors final : public TensorSource {
     return found == index_.end() ? nullptr : &tensors_[found->second];
   }
   std::shared_ptr<const void> owner() const override { return storage_; }
-  void will_need(std::span<const std::byte> part) const override { files_->will_need(part); }
-  void done_with(std::span<const std::byte> part) const override { files_->done_with(part); }
+  Status prepare(const SourceTensor& tensor) const override {
+    const std::optional<size_t> index = matrix_of(tensor.data);
+    if (!index.has_value() || is_turned_[*index]) return ok_status();
+    RETURN_IF_ERROR(turn_matrix(matrices_[*index], storage_->matrices[*index].bytes()));
+    is_turned_[*index] = true;
+    return ok_status();
+  }
+  void will_need(std::span<const std::byte> part) const override {
+    const std::optional<size_t> index = matrix_of(part);
+    files_->will_need(index.has_value() ? matrices_[*index].codes->data : part);
+  }
+  // The whole of a matrix, whichever part has been copied.
+  void done_with(std::span<const std::byte> part) const override {
+    const std::optional<size_t> index = matrix_of(part);
+    if (!index.has_value()) return files_->done_with(part);
+    storage_->matrices[*index].drop();
+    is_turned_[*index] = false;
+  }
 
  private:
+  // The matrix of ours that holds these bytes.
+  std::optional<size_t> matrix_of(std::span<const std::byte> part) const {
+    const auto behind = by_address_.upper_bound(part.data());
+    if (behind == by_address_.begin()) return std::nullopt;
+    const size_t index = std::prev(behind)->second;
+    const std::span<const std::byte> bytes = storage_->matrices[index].bytes();
+    if (part.data() >= bytes.data() + bytes.size()) return std::nullopt;
+    return index;
+  }
+
   // A tensor that must be there, of this shape; of 32-bit words where it holds packed codes.
   Result<const SourceTensor*> find_part(const std::string& name, const std::vector<int64_t>& sizes,
                                         bool is_packed) const {
@@ -399,14 +451,31 @@ class GroupQuantizedTensors final : public TensorSource {
     return ok_status();
   }
 
-  Status turn_matrix(ThreadPool& pool, const Matrix& matrix) {
+  Status add_matrix(const Matrix& matrix) {
+    const QuantFormat& format = quant_format(matrix.format);
+    const auto num_bytes = static_cast<size_t>(matrix.n * format.row_bytes(matrix.k));
+    const std::span<std::byte> bytes = storage_->matrices.emplace_back(num_bytes).bytes();
+    if (bytes.empty())
+      return resource_exhausted("no room for the " + std::to_string(num_bytes) + " bytes of " + matrix.name);
+    by_address_.emplace(bytes.data(), matrices_.size());
+    matrices_.push_back(matrix);
+    is_turned_.push_back(false);
+    tensors_.push_back({.name = matrix.name,
+                        .format = matrix.format,
+                        .type_name = std::string(format.name),
+                        .sizes = {matrix.n, matrix.k},
+                        .data = bytes});
+    return ok_status();
+  }
+
+  Status turn_matrix(const Matrix& matrix, std::span<std::byte> bytes) const {
     const QuantFormat& format = quant_format(matrix.format);
     const int64_t row_bytes = format.row_bytes(matrix.k);
-    std::vector<std::byte>& bytes = storage_->matrices.emplace_back(static_cast<size_t>(matrix.n * row_bytes));
+    if (pool_ == nullptr) pool_ = std::make_unique<ThreadPool>(default_num_threads(read_cpu_info()));
     const MatrixReader reader(matrix, quantization_);
     std::atomic<bool> is_sound = true;
     std::atomic<bool> is_symmetric = true;
-    pool.parallel_for((matrix.n + kTileOutputs - 1) / kTileOutputs, 1, [&](const WorkRange& range) {
+    pool_->parallel_for((matrix.n + kTileOutputs - 1) / kTileOutputs, 1, [&](const WorkRange& range) {
       uint8_t codes[kTileOutputs][kChunk];
       for (int64_t tile = range.begin; tile < range.end; ++tile) {
         const int64_t first = tile * kTileOutputs;
@@ -434,11 +503,6 @@ class GroupQuantizedTensors final : public TensorSource {
       return invalid_argument(quoted(matrix.name) + " has zero points, although the model's config says sym");
     }
     files_->done_with(matrix.codes->data);
-    tensors_.push_back({.name = matrix.name,
-                        .format = matrix.format,
-                        .type_name = std::string(format.name),
-                        .sizes = {matrix.n, matrix.k},
-                        .data = bytes});
     return ok_status();
   }
 
@@ -447,6 +511,10 @@ class GroupQuantizedTensors final : public TensorSource {
   std::shared_ptr<Storage> storage_;
   std::vector<SourceTensor> tensors_;
   std::unordered_map<std::string, size_t> index_;
+  std::vector<Matrix> matrices_;  // as storage_ has their bytes
+  std::map<const std::byte*, size_t> by_address_;
+  mutable std::vector<bool> is_turned_;
+  mutable std::unique_ptr<ThreadPool> pool_;
 };
 
 }  // namespace
@@ -472,7 +540,7 @@ Result<std::optional<GroupQuantization>> read_group_quantization(std::string_vie
 Result<std::unique_ptr<TensorSource>> open_group_quantized(std::unique_ptr<TensorSource> files,
                                                            const GroupQuantization& quantization) {
   auto tensors = std::make_unique<GroupQuantizedTensors>(std::move(files), quantization);
-  RETURN_IF_ERROR(tensors->turn());
+  RETURN_IF_ERROR(tensors->open());
   return std::unique_ptr<TensorSource>(std::move(tensors));
 }
 

@@ -140,8 +140,15 @@ TEST(GroupQuantized, HasTheValuesOfCodesZerosAndScales) {
       EXPECT_EQ(matrix->sizes, (std::vector<int64_t>{n, 384}));
       std::vector<float> values(made.values.size());
       ASSERT_EQ(static_cast<int64_t>(matrix->data.size()), n * quant_format(c.format).row_bytes(384));
-      dequantize_row(c.format, matrix->data.data(), values.data(), static_cast<int64_t>(values.size()));
-      EXPECT_EQ(values, made.values);
+      EXPECT_EQ(matrix->data.front(), std::byte{0});  // nothing is turned before it is wanted
+      for (int times = 0; times < 2; ++times) {       // nor kept once it has been copied
+        ASSERT_TRUE(source.prepare(*matrix).is_ok());
+        ASSERT_TRUE(source.prepare(*matrix).is_ok());
+        dequantize_row(c.format, matrix->data.data(), values.data(), static_cast<int64_t>(values.size()));
+        EXPECT_EQ(values, made.values);
+        source.done_with(matrix->data);
+        EXPECT_EQ(matrix->data.front(), std::byte{0});
+      }
     }
   }
 }
@@ -152,8 +159,12 @@ TEST(GroupQuantized, SaysWhatIsWrong) {
   const std::vector<SafetensorsTensor> good = make_matrix("m", c, 16, 256, random).tensors;
   const auto error_of = [&](const std::vector<SafetensorsTensor>& tensors) {
     const auto opened = open_tensors(tensors, c);
-    EXPECT_FALSE(opened.is_ok());
-    return opened.is_ok() ? std::string() : opened.status().message();
+    Status status = opened.status();
+    for (size_t i = 0; status.is_ok() && i < opened.value()->tensors().size(); ++i) {
+      status = opened.value()->prepare(opened.value()->tensors()[i]);
+    }
+    EXPECT_FALSE(status.is_ok());
+    return status.message();
   };
   std::vector<SafetensorsTensor> bad = good;
   bad.pop_back();

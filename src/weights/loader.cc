@@ -234,6 +234,7 @@ class LoaderJob {
         return ok_status();
       }
     }
+    for (const PlannedPiece& piece : plan.pieces) RETURN_IF_ERROR(source_.prepare(*piece.tensor));
     ASSIGN_OR_RETURN(const Weight weight, gather(plan));
     if (callbacks_.pack) {
       ASSIGN_OR_RETURN(target, callbacks_.pack(weight));
@@ -309,6 +310,7 @@ class LoaderJob {
   Status load_vector(const PlannedRow& plan) {
     std::vector<float>& values = result_.vectors_[plan.row->name];
     for (const PlannedPiece& piece : plan.pieces) {
+      RETURN_IF_ERROR(source_.prepare(*piece.tensor));
       // Whole blocks around the values, should somebody have quantized a vector.
       const QuantFormat& format = quant_format(*piece.tensor->format);
       std::vector<float> all(static_cast<size_t>(piece.num_tensor_rows));

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/status.h"
 #include "quant/format.h"
 
 namespace quire {
@@ -34,9 +35,12 @@ class TensorSource {
   // Null when there is none of that name.
   virtual const SourceTensor* find(std::string_view name) const = 0;
 
+  // Before the bytes of a tensor are read: does what was put off when the file was opened. Sizes are known without it.
+  // From one thread at a time.
+  virtual Status prepare(const SourceTensor&) const { return ok_status(); }
   // Keeps all bytes alive: it may outlive this object.
   virtual std::shared_ptr<const void> owner() const = 0;
-  // Hints: these bytes will be read soon; these have been copied elsewhere.
+  // Hints: these bytes will be read soon; these have been copied elsewhere (who reads them again, prepares them again).
   virtual void will_need(std::span<const std::byte>) const {}
   virtual void done_with(std::span<const std::byte>) const {}
 };
