@@ -2,7 +2,7 @@
 BUILD := build/release
 PROMPT ?= Explain in two sentences why the sky is blue.
 
-.PHONY: all deps build quire model run test test-aarch64 bench
+.PHONY: all deps build quire cuda-all model run test test-aarch64 bench
 all: build
 
 deps:
@@ -16,6 +16,13 @@ build: deps
 quire: deps
 	@test -f $(BUILD)/build.ninja || cmake --preset release
 	@cmake --build $(BUILD) --target quire
+
+# That the CUDA code compiles for every GPU it is written for; it runs on compute capability 9.0 so far. Needs no GPU.
+CUDA_ALL := 80;86;89;90a;100;120
+cuda-all:
+	@cmake -S . -B build/cuda-all -G Ninja -DCMAKE_BUILD_TYPE=Release -DQUIRE_CUDA=ON -DQUIRE_TESTS=OFF \
+	  "-DCMAKE_CUDA_ARCHITECTURES=$(CUDA_ALL)"
+	@cmake --build build/cuda-all --target quire_ops
 
 model: deps
 	@python3 tools/fetch_default_model.py

@@ -153,6 +153,17 @@ class Bench {
     }
   }
 
+  void int8() {
+    std::printf("\n%-8s %-7s %6s %-20s %10s %9s %8s %7s\n", "linear", "format", "tokens", "row", "us", "TB/s",
+                "TFLOP/s", "limit");
+    for (const Shape& shape : kShapes) {
+      const std::vector<Weight> weights = make_quantized(WeightQuantization::kI8, shape.n, shape.k);
+      for (const int64_t num_tokens : {1, 8, 16, 32, 64, 128, 256, 2048, 8192}) {
+        linear_case(shape.name, weights, num_tokens, false);
+      }
+    }
+  }
+
   // The products of decoding alone: float and e4m3 weights, few tokens.
   void few_tokens() {
     std::printf("\n%-8s %-7s %6s %-20s %10s %9s %8s %7s\n", "linear", "format", "tokens", "row", "us", "TB/s",
@@ -168,43 +179,39 @@ class Bench {
     }
   }
 
+  struct AttentionShape {
+    const char* name;
+    int num_sequences;
+    int num_queries;
+    int length;
+    int head_dim = 128;
+    bool is_causal = true;
+  };
+
   void attention(bool takes_decode, bool takes_prefill) {
-    struct Case {
-      const char* name;
-      int num_sequences;
-      int num_queries;
-      int length;
-      int head_dim = 128;
-    };
-    const Case cases[] = {{"decode b256 x 1k", 256, 1, 1024},
-                          {"decode b64 x 4k", 64, 1, 4096},
-                          {"decode b64 x 1k", 64, 1, 1024},
-                          {"decode b16 x 4k", 16, 1, 4096},
-                          {"decode b8 x 1,088", 8, 1, 1088},
-                          {"decode b16 x 1,088", 16, 1, 1088},
-                          {"decode b32 x 1,088", 32, 1, 1088},
-                          {"decode b64 x 1,088", 64, 1, 1088},
-                          {"decode b64 x 1k d64", 64, 1, 1024, 64},
-                          {"decode b64 x 1k d96", 64, 1, 1024, 96},
-                          {"decode b64 x 1k d256", 64, 1, 1024, 256},
-                          {"decode b1 x 4k", 1, 1, 4096},
-                          {"decode b1 x 32k", 1, 1, 32768},
-                          {"decode b1 x 1k", 1, 1, 1024},
-                          {"decode b256 x 1k", 256, 1, 1024},
-                          {"prefill 8 x 2k", 8, 2048, 2048},
-                          {"prefill 1 x 2k", 1, 2048, 2048},
-                          {"prefill 1 x 8k", 1, 8192, 8192},
-                          {"prefill 1 x 16k", 1, 16384, 16384},
-                          {"prefill 1 x 8k d64", 1, 8192, 8192, 64},
-                          {"prefill 1 x 8k d96", 1, 8192, 8192, 96},
-                          {"prefill 1 x 8k d256", 1, 8192, 8192, 256}};
+    const AttentionShape cases[] = {
+        {"decode b256 x 1k", 256, 1, 1024},         {"decode b64 x 4k", 64, 1, 4096},
+        {"decode b64 x 1k", 64, 1, 1024},           {"decode b16 x 4k", 16, 1, 4096},
+        {"decode b8 x 1,088", 8, 1, 1088},          {"decode b16 x 1,088", 16, 1, 1088},
+        {"decode b32 x 1,088", 32, 1, 1088},        {"decode b64 x 1,088", 64, 1, 1088},
+        {"decode b64 x 1k d64", 64, 1, 1024, 64},   {"decode b64 x 1k d96", 64, 1, 1024, 96},
+        {"decode b64 x 1k d256", 64, 1, 1024, 256}, {"decode b1 x 4k", 1, 1, 4096},
+        {"decode b1 x 32k", 1, 1, 32768},           {"decode b1 x 1k", 1, 1, 1024},
+        {"decode b256 x 1k", 256, 1, 1024},         {"prefill 8 x 2k", 8, 2048, 2048},
+        {"prefill 1 x 2k", 1, 2048, 2048},          {"prefill 1 x 8k", 1, 8192, 8192},
+        {"prefill 1 x 16k", 1, 16384, 16384},       {"full 8 x 2k", 8, 2048, 2048, 128, false},
+        {"full 1 x 2k", 1, 2048, 2048, 128, false}, {"full 1 x 4k", 1, 4096, 4096, 128, false},
+        {"full 1 x 8k", 1, 8192, 8192, 128, false}, {"full 1 x 16k", 1, 16384, 16384, 128, false},
+        {"prefill 1 x 8k d64", 1, 8192, 8192, 64},  {"prefill 1 x 8k d96", 1, 8192, 8192, 96},
+        {"prefill 1 x 8k d256", 1, 8192, 8192, 256}};
     std::printf("\n%-20s %-18s %10s %9s %8s %7s\n", "attention 32/8 d128", "row", "us", "TB/s", "TFLOP/s", "limit");
-    for (const Case& c : cases) {
+    for (const AttentionShape& c : cases) {
       if (c.num_queries == 1 ? !takes_decode : !takes_prefill) continue;
       for (const KernelRow<cuda::AttentionCall>& row : cuda::attention_rows()) {
         if (row.name == "any_shape" && int64_t{c.num_sequences} * c.num_queries * c.length > (1 << 15)) continue;
-        for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
-          attention_case(c.name, c.num_sequences, c.num_queries, c.length, c.head_dim, row, dtype);
+        for (const DType dtype : {DType::kBF16, DType::kF8E4M3, DType::kI8}) {
+          if (!c.is_causal && dtype != DType::kBF16) continue;
+          attention_case(c, row, dtype);
         }
       }
     }
@@ -266,10 +273,11 @@ class Bench {
     return weights;
   }
 
-  std::vector<Weight> make_f8_weights(int64_t n, int64_t k) {
+  std::vector<Weight> make_f8_weights(int64_t n, int64_t k) { return make_quantized(WeightQuantization::kF8, n, k); }
+  std::vector<Weight> make_quantized(WeightQuantization quantization, int64_t n, int64_t k) {
     BackendOptions options;
     options.kind = BackendKind::kCuda;
-    options.weight_quantization = WeightQuantization::kF8;
+    options.weight_quantization = quantization;
     const std::unique_ptr<CudaOps> ops = CudaOps::create(options).value();
     Weight shape;
     shape.format = FormatId::kBF16;
@@ -335,15 +343,15 @@ class Bench {
     report_linear(name, first, num_tokens, "(best of cublaslt)", best);
   }
 
-  void attention_case(const char* name, int num_sequences, int num_queries, int length, int head_dim,
-                      const KernelRow<cuda::AttentionCall>& row, DType cache_dtype) {
+  void attention_case(const AttentionShape& shape, const KernelRow<cuda::AttentionCall>& row, DType cache_dtype) {
+    const auto& [name, num_sequences, num_queries, length, head_dim, is_causal] = shape;
     constexpr int kHeads = 32;
     constexpr int kKvHeads = 8;
     constexpr int kPageSize = 16;
     const int pages_per_sequence = (length + kPageSize - 1) / kPageSize;
-    // K, V, and their scales where the cache is e4m3: a bf16 each for a token and head.
+    // K, V, and their scales where the cache holds codes: a bf16 each for a token and head.
     const int64_t code_bytes = int64_t{kKvHeads} * kPageSize * head_dim * dtype_bytes(cache_dtype);
-    const int64_t scale_bytes = cache_dtype == DType::kF8E4M3 ? int64_t{kKvHeads} * kPageSize * 2 : 0;
+    const int64_t scale_bytes = has_kv_scales(cache_dtype) ? int64_t{kKvHeads} * kPageSize * 2 : 0;
     const int64_t page_bytes = 2 * (code_bytes + scale_bytes);
     const int64_t step_bytes = int64_t{num_sequences} * pages_per_sequence * page_bytes;
     const int num_layers =
@@ -378,8 +386,10 @@ class Bench {
                                                                             .head_dim = head_dim,
                                                                             .page_size = kPageSize,
                                                                             .window = 0,
+                                                                            .kv_dtype = cache_dtype,
                                                                             .max_num_tokens = num_tokens,
-                                                                            .max_num_sequences = num_sequences})
+                                                                            .max_num_sequences = num_sequences,
+                                                                            .max_context = length})
                                                     .value();
     ops_.plan_attention(context, *plan, batch);
     CUDA_CHECK(cudaStreamSynchronize(timer_.stream()));
@@ -406,14 +416,16 @@ class Bench {
               .kv = kv,
               .batch = batch,
               .plan = static_cast<const cuda::CudaAttentionPlan&>(*plan),
-              .params = {.scale = 1.0f / std::sqrt(static_cast<float>(head_dim))}};
+              .params = {.scale = 1.0f / std::sqrt(static_cast<float>(head_dim)), .is_causal = is_causal}};
     };
     if (!row.accepts(call_of(0))) return;
     const Timing timing = timer_.time(std::max(num_layers, 2), [&](int i) { row.launch(call_of(i)); });
-    const std::string label = std::string(row.name) + (scale_bytes > 0 ? ", f8" : "");
+    const std::string label = std::string(row.name) + (cache_dtype == DType::kI8 ? ", i8"
+                                                       : scale_bytes > 0         ? ", f8"
+                                                                                 : "");
     const double bytes = static_cast<double>(step_bytes) + 4.0 * num_tokens * kHeads * head_dim;
     double pairs = 0;
-    for (int i = 0; i < num_queries; ++i) pairs += length - num_queries + i + 1;
+    for (int i = 0; i < num_queries; ++i) pairs += is_causal ? length - num_queries + i + 1 : length;
     const double flops = 4.0 * pairs * num_sequences * kHeads * head_dim;
     const double floor_us = std::max(bytes / ceilings_.copy_bytes_per_us, flops / ceilings_.flops_per_us);
     std::printf("%-20s %-18s %10.2f %9.3f %8.1f %6.1f%%\n", name, label.c_str(), timing.median_us,
@@ -463,6 +475,7 @@ int main(int argc, char** argv) {
   if (wants("elementwise")) bench.elementwise();
   if (argc > 1 && wants("few_tokens")) bench.few_tokens();
   if (argc > 1 && wants("integers")) bench.integers();
+  if (argc > 1 && wants("int8")) bench.int8();
   if (wants("linear")) bench.linear();
   return 0;
 }

@@ -30,6 +30,7 @@ struct InspectOptions {
 DType parse_dtype(const std::string& name) {
   if (name == "f32") return DType::kF32;
   if (name == "fp8") return DType::kF8E4M3;
+  if (name == "int8") return DType::kI8;
   return name == "bf16" ? DType::kBF16 : DType::kF16;
 }
 
@@ -159,8 +160,8 @@ std::function<Status()> declare_inspect(CLI::App& parser) {
   add_model_argument(parser, options->model);
   parser
       .add_option("--kv-cache-dtype", options->kv_cache_dtype,
-                  "KV cache dtype for the memory figures: f16, f32, bf16 or fp8")
-      ->check(CLI::IsMember({"f16", "f32", "bf16", "fp8"}))
+                  "KV cache dtype for the memory figures: f16, f32, bf16, fp8 or int8")
+      ->check(CLI::IsMember({"f16", "f32", "bf16", "fp8", "int8"}))
       ->capture_default_str();
   parser.add_flag("--json", options->is_json, "One JSON object instead of lines");
   return [options] { return run(*options); };

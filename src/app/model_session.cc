@@ -45,6 +45,7 @@ BackendOptions backend_options(const EngineFlags& flags, Compute compute) {
   options.num_threads = flags.num_threads;
   options.compute = compute;
   if (flags.quantization == "fp8") options.weight_quantization = WeightQuantization::kF8;
+  if (flags.quantization == "int8") options.weight_quantization = WeightQuantization::kI8;
   for (const std::string& forced : flags.kernels) {
     const size_t equals = forced.find('=');
     options.forced_kernels[forced.substr(0, equals)] = forced.substr(equals + 1);
@@ -98,6 +99,7 @@ std::optional<DType> parse_float_dtype(const std::string& name) {
   if (name == "f16") return DType::kF16;
   if (name == "bf16") return DType::kBF16;
   if (name == "fp8") return DType::kF8E4M3;
+  if (name == "int8") return DType::kI8;
   return std::nullopt;
 }
 
@@ -258,8 +260,9 @@ Result<ModelSession> open_model_session(const EngineFlags& flags, Console& conso
   if (options.reads_sampling_defaults) session.default_sampling = read_default_sampling(checkpoint, console);
   LoadModelOptions load_options;
   if (is_random) load_options.random_format = find_format_by_name(flags.quantization).value_or(FormatId::kBF16);
-  const WeightKind weights =
-      is_random ? weight_kind(*load_options.random_format) : main_weight_kind(checkpoint.tensors());
+  const WeightKind weights = flags.quantization == "int8" ? WeightKind::kInteger
+                             : is_random                  ? weight_kind(*load_options.random_format)
+                                                          : main_weight_kind(checkpoint.tensors());
   ASSIGN_OR_RETURN(session.ops, choose_ops(flags, weights, options.is_first_token_urgent, console));
   if (session.ops->device().kind == DeviceKind::kCpu) RETURN_IF_ERROR(check_supported_on_cpu(flags));
   RETURN_IF_ERROR(check_sameness(flags, *session.ops));

@@ -41,15 +41,15 @@ Status check_supported(const EngineFlags& flags) {
   if (flags.preemption == "swap" && flags.swap_space_bytes == 0) {
     return invalid_argument("--preemption swap needs room to swap to: give a --swap-space, such as 2GiB");
   }
-  if (flags.quantization != "none" && flags.quantization != "fp8") {
+  if (flags.quantization != "none" && flags.quantization != "fp8" && flags.quantization != "int8") {
     const std::optional<FormatId> format = find_format_by_name(flags.quantization);
     // A checkpoint of AWQ or GPTQ says so itself.
     const bool is_said_by_checkpoint = flags.quantization == "awq" || flags.quantization == "gptq";
     if (flags.load_format != "dummy" && !is_said_by_checkpoint) {
       return unimplemented(
           "--quantization " + flags.quantization +
-          " is not supported yet: quantizing while loading, but for fp8 on a GPU; give a GGUF file that is quantized "
-          "already");
+          " is not supported yet: quantizing while loading, but for int8, and fp8 on a GPU; give a GGUF file that is "
+          "quantized already");
     }
     if (!format.has_value()) {
       std::string names;
@@ -106,8 +106,8 @@ void add_engine_flags(CLI::App& parser, EngineFlags& flags) {
       ->check(CLI::IsMember({"auto", "f32", "f16", "bf16"}));
   option("--kv-cache-dtype", flags.kv_cache_dtype,
          "KV cache: auto (f32 under --compute f32, else 16 bits of the kind that attention or a GPU computes in), f32, "
-         "f16, bf16, or fp8 (e4m3 with a scale for each token and head; on a GPU)")
-      ->check(CLI::IsMember({"auto", "f32", "f16", "bf16", "fp8"}));
+         "f16, bf16, or fp8 (e4m3) or int8, with a scale for each token and head; on a GPU")
+      ->check(CLI::IsMember({"auto", "f32", "f16", "bf16", "fp8", "int8"}));
   option("--page-size", flags.page_size, "Tokens in a KV page: a power of two from 8 to 256")
       ->check(CLI::IsMember({8, 16, 32, 64, 128, 256}));
   parser
@@ -142,10 +142,9 @@ void add_engine_flags(CLI::App& parser, EngineFlags& flags) {
          "Weights: auto, those of the files; dummy: random ones of the model's shape, for measuring; config.json, or a "
          "GGUF file, is enough")
       ->check(CLI::IsMember({"auto", "dummy"}));
-  option(
-      "--quantization", flags.quantization,
-      "Weights: none, as the files hold them (awq, gptq: the same); fp8, on a GPU, from float weights while loading; a "
-      "format (q4_k, int4_g128, ...) for --load-format dummy");
+  option("--quantization", flags.quantization,
+         "Weights: none, as the files hold them (awq, gptq: the same); int8, or fp8 on a GPU, from float weights while "
+         "loading; a format (q4_k, int4_g128, ...) for --load-format dummy");
   option(
       "--sameness", flags.sameness,
       "Answers that depend on no neighbour: auto, strict or off; the CPU always keeps strict, at no cost; a GPU does "

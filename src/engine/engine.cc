@@ -58,7 +58,8 @@ bool contains(std::span<const int32_t> tokens, int32_t token) {
 Result<std::unique_ptr<Engine>> Engine::create(Ops& ops, const Model& model, const EngineOptions& options) {
   RETURN_IF_ERROR(check_options(options));
   if (options.kv_dtype.has_value() && !ops.takes_kv_dtype(*options.kv_dtype)) {
-    const std::string name(*options.kv_dtype == DType::kF8E4M3 ? "fp8" : dtype_name(*options.kv_dtype));
+    const DType dtype = *options.kv_dtype;
+    const std::string name(dtype == DType::kF8E4M3 ? "fp8" : dtype == DType::kI8 ? "int8" : dtype_name(dtype));
     return unimplemented("--kv-cache-dtype " + name + " is for a GPU: here it is f32, f16 or bf16");
   }
   std::unique_ptr<Engine> engine(new Engine(ops, model, options));

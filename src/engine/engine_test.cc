@@ -560,13 +560,16 @@ TEST_F(EngineTest, WrongOptionsAreNamed) {
   refused(wrong, "--max-model-len 100");
 }
 
-TEST_F(EngineTest, AnE4m3CacheIsRefusedWhereTheBackendHasNone) {
-  EngineOptions engine_options = options();
-  engine_options.kv_dtype = DType::kF8E4M3;
+TEST_F(EngineTest, CachesOfCodesAreRefusedWhereTheBackendHasNone) {
   const std::unique_ptr<Ops> cpu = create_ops({.kind = BackendKind::kCpu, .num_threads = 1}).value();
-  const auto engine = Engine::create(*cpu, model, engine_options);
-  ASSERT_FALSE(engine.is_ok());
-  EXPECT_NE(engine.status().message().find("--kv-cache-dtype"), std::string::npos) << engine.status().message();
+  for (const auto& [dtype, name] : {std::pair<DType, std::string>{DType::kF8E4M3, "fp8"}, {DType::kI8, "int8"}}) {
+    EngineOptions engine_options = options();
+    engine_options.kv_dtype = dtype;
+    const auto engine = Engine::create(*cpu, model, engine_options);
+    ASSERT_FALSE(engine.is_ok());
+    EXPECT_NE(engine.status().message().find("--kv-cache-dtype " + name), std::string::npos)
+        << engine.status().message();
+  }
 }
 
 // Random requests of every kind, aborted at random: every choice gets exactly one last event, and all pages come back.

@@ -14,7 +14,7 @@ namespace quire {
 struct MemoryPlan {
   int64_t available_bytes = 0;  // after the weights were loaded, before scratch and KV pages were taken
   int64_t weight_bytes = 0;
-  int64_t scratch_bytes = 0;  // what the largest step uses of the arena, and the step's inputs
+  int64_t scratch_bytes = 0;  // what the largest step uses of the arena, the step's inputs; on a GPU attention's plans
   int64_t kv_bytes = 0;       // num_pages * page_bytes
   int64_t page_bytes = 0;
   int page_size = 0;  // tokens

@@ -53,8 +53,10 @@ Result<std::vector<std::unique_ptr<AttentionPlan>>> create_attention_plans(Ops& 
                                                            .head_dim = group.head_dim,
                                                            .page_size = bounds.page_size,
                                                            .window = group.window,
+                                                           .kv_dtype = group.dtype,
                                                            .max_num_tokens = bounds.max_num_tokens,
-                                                           .max_num_sequences = bounds.max_num_rows}));
+                                                           .max_num_sequences = bounds.max_num_rows,
+                                                           .max_context = bounds.max_context}));
     plans.push_back(std::move(plan));
   }
   return plans;

@@ -39,12 +39,20 @@ Status ModelRunner::init() {
                      ModelProfiler::create(ops_, model_, kv_groups_, ModelProfiler::rate_bounds(ops_, bounds)));
     ASSIGN_OR_RETURN(prefill_tokens_per_second_, profiler->measure_prefill_rate());
   }
+  // What attention takes of a GPU's memory is a part of the plan.
+  const bool is_step_known = !is_on_cpu() && config_.max_num_batched_tokens > 0;
+  if (is_step_known) {
+    ASSIGN_OR_RETURN(attention_plans_, create_attention_plans(ops_, model_, kv_groups_, bounds));
+    for (const auto& plan : attention_plans_) attention_bytes_ += plan->device_bytes();
+  }
   RETURN_IF_ERROR(plan_steps_and_memory(bounds));
   bounds.max_num_tokens = config_.max_num_batched_tokens;
-  ASSIGN_OR_RETURN(attention_plans_, create_attention_plans(ops_, model_, kv_groups_, bounds));
+  if (!is_step_known) {
+    ASSIGN_OR_RETURN(attention_plans_, create_attention_plans(ops_, model_, kv_groups_, bounds));
+  }
 
   // On the CPU untouched memory costs nothing, so the arena may be larger than what was measured on small steps.
-  const int64_t scratch_bytes = memory_plan_.scratch_bytes;
+  const int64_t scratch_bytes = memory_plan_.scratch_bytes - attention_bytes_;
   const int64_t capacity = is_on_cpu() ? 2 * scratch_bytes + 64 * kMiB : scratch_bytes;
   ASSIGN_OR_RETURN(DeviceBuffer scratch, ops_.allocate(capacity, "the scratch of a step"));
   arena_ = std::make_unique<Arena>(std::move(scratch));
@@ -99,7 +107,7 @@ Status ModelRunner::plan_steps_and_memory(StepBounds bounds) {
   const auto plan_for = [&](int num_tokens) {
     config_.max_num_batched_tokens = num_tokens;
     bounds.max_num_tokens = num_tokens;
-    input.scratch_bytes = profiler->scratch_bytes(bounds);
+    input.scratch_bytes = profiler->scratch_bytes(bounds) + attention_bytes_;
     return plan_memory(input);
   };
   ASSIGN_OR_RETURN(MemoryPlan plan, plan_for(first));

@@ -97,6 +97,7 @@ class ModelRunner {
   ModelRunnerConfig config_;
   std::vector<KvGroup> kv_groups_;
   std::vector<std::unique_ptr<AttentionPlan>> attention_plans_;
+  int64_t attention_bytes_ = 0;  // of the device, in the memory plan
   MemoryPlan memory_plan_;
   std::unique_ptr<BatchBuilder> batch_builder_;
   std::unique_ptr<Arena> arena_;

@@ -47,9 +47,10 @@ TEST(KvCache, NoTwoElementsOverlap) {
   }
 }
 
-TEST(KvCache, ScalesOfE4m3StandBesideTheirCodes) {
-  const std::vector<KvGroup> groups = {
-      {.layers = {0, 1, 2}, .num_kv_heads = 2, .head_dim = 8, .dtype = DType::kF8E4M3}};
+class KvCacheOfCodes : public testing::TestWithParam<DType> {};
+
+TEST_P(KvCacheOfCodes, ScalesStandBesideTheirCodes) {
+  const std::vector<KvGroup> groups = {{.layers = {0, 1, 2}, .num_kv_heads = 2, .head_dim = 8, .dtype = GetParam()}};
   constexpr int kPageSize = 16;
   constexpr int kPages = 3;
   const int64_t page_bytes = KvCache::page_bytes(groups, kPageSize);
@@ -78,6 +79,8 @@ TEST(KvCache, ScalesOfE4m3StandBesideTheirCodes) {
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(KvCache, KvCacheOfCodes, testing::Values(DType::kF8E4M3, DType::kI8));
 
 TEST(KvCache, ImpossibleGroupsAreRefused) {
   const KvGroup good{.layers = {0, 1}, .num_kv_heads = 1, .head_dim = 8};

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tensor/dtype.h"
+#include "tensor/paged_kv.h"
 
 namespace quire {
 
@@ -28,7 +29,7 @@ struct KvGroup {
     return 2 * static_cast<int64_t>(layers.size()) * num_kv_heads * (head_dim * dtype_bytes(dtype) + scale_bytes());
   }
   // Beside each head's K and V of a token.
-  int64_t scale_bytes() const { return dtype == DType::kF8E4M3 ? 2 : 0; }
+  int64_t scale_bytes() const { return has_kv_scales(dtype) ? 2 : 0; }
 };
 
 }  // namespace quire

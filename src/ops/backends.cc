@@ -27,15 +27,16 @@ bool has_cuda_backend() {
 }
 
 Result<std::unique_ptr<Ops>> create_ops(const BackendOptions& options) {
-  if (options.weight_quantization != WeightQuantization::kNone && options.kind != BackendKind::kCuda) {
-    return unimplemented("--quantization fp8 is for NVIDIA GPUs only: on the CPU, give a GGUF file that is quantized");
+  if (options.weight_quantization == WeightQuantization::kF8 && options.kind != BackendKind::kCuda) {
+    return unimplemented(
+        "--quantization fp8 is for NVIDIA GPUs only: on the CPU, take int8, or give a GGUF file that is quantized");
   }
   switch (options.kind) {
     case BackendKind::kReference:
       if (!options.forced_kernels.empty()) {
         return invalid_argument("--kernel: the reference backend has one way for each op; leave --kernel out");
       }
-      return std::unique_ptr<Ops>(std::make_unique<ReferenceOps>());
+      return std::unique_ptr<Ops>(std::make_unique<ReferenceOps>(options.weight_quantization));
     case BackendKind::kCpu:
       return as_ops(CpuOps::create(options));
     case BackendKind::kCuda:

@@ -17,6 +17,8 @@ enum class BackendKind : uint8_t { kReference, kCpu, kCuda };
 enum class WeightQuantization : uint8_t {
   kNone,
   kF8,  // e4m3 with a scale an output; a GPU rounds activations likewise, with a scale a token, but for one token alone
+  kI8,  // int8 with a scale an output (quant/int8_rows.h), on every backend; a GPU rounds activations as above, the CPU
+        // as it does for other integer weights
 };
 
 // A row of linear that a tuner found to be the fastest for weights of a format, for products of so many tokens. Rows
@@ -37,7 +39,7 @@ struct BackendOptions {
   std::map<std::string, std::string> forced_kernels = {};              // op → row name
   std::vector<TunedLinear> tuned_linear = {};                          // CPU; the first that fits is tried
   bool is_first_token_urgent = false;                                  // CPU: more so than the tokens right after it
-  WeightQuantization weight_quantization = WeightQuantization::kNone;  // GPU
+  WeightQuantization weight_quantization = WeightQuantization::kNone;  // kF8: GPU
 };
 
 // Whether this build has kernels for NVIDIA GPUs; whether there is such a GPU, create_ops tells.

@@ -92,6 +92,7 @@ struct AttentionParams {
   float scale = 1.0f;     // multiplies q·k
   float soft_cap = 0.0f;  // > 0: scores become cap * tanh(score / cap)
   int window = 0;         // > 0: query i sees keys j with i - window < j <= i; 0: all keys j <= i
+  bool is_causal = true;  // else every query sees all keys of its sequence; without a window then
 };
 
 // Work items of a step's attention, made once a step and used by every layer of a group. Each backend has its own.
@@ -100,6 +101,8 @@ class AttentionPlan {
   virtual ~AttentionPlan() = default;
   // Steps whose batches are of equal sizes and whose plans tell equal numbers can share a recording.
   virtual uint64_t shape() const { return 0; }
+  // Memory of the device that it has taken, all of it when it was created.
+  virtual int64_t device_bytes() const { return 0; }
 };
 
 // The geometry that a plan needs, one a KV group.
@@ -109,8 +112,10 @@ struct AttentionGeometry {
   int head_dim = 0;
   int page_size = 0;
   int window = 0;
+  DType kv_dtype = DType::kF16;
   int max_num_tokens = 0;  // upper bounds over all steps, for sizing
   int max_num_sequences = 0;
+  int64_t max_context = 0;  // of one sequence
 };
 
 // How a row of logits becomes a token; plain data that is copied to the device.
@@ -235,8 +240,9 @@ class Ops {
   // b cos + a sin, each product rounded.   x: [num_tokens, num_heads, head_dim]   table: [num_tokens, rotary_dim] f32
   virtual void rope(OpContext& context, TensorView x, ConstTensorView table, RopeStyle style) = 0;
 
-  // Stores this step's K and V in their slots, rounded to the cache's dtype. Where that is e4m3 each head's row has the
-  // scale bf16(largest / 448) (1 where that is 0), and codes are of x * (1 / scale).
+  // Stores this step's K and V in their slots, rounded to the cache's dtype. Where that is e4m3 or int8 each head's row
+  // has the scale bf16(largest / 448), or 127 (1 where that is 0), and codes are of x * (1 / scale), to the nearest,
+  // ties to even, and at most 448, or 127, in size.
   //   k, v: [num_tokens, num_kv_heads, head_dim]
   virtual void write_kv(OpContext& context, const PagedKv& kv, ConstTensorView k, ConstTensorView v,
                         ConstTensorView slots) = 0;
@@ -265,11 +271,11 @@ class Ops {
   virtual void plan_attention(OpContext& context, AttentionPlan& plan, const AttentionBatch& batch) = 0;
 
   // out[i] = Σ_j softmax_j(score(i, j)) v[j], score = soft_cap(scale * q[i]·k[j]), over the keys of i's sequence at
-  // positions
-  // <= its own and inside the window. Query row r of a sequence with q_len queries and c context tokens stands at
-  // position c - q_len + r. Query head h reads KV head h * num_kv_heads / num_heads. Slots past the context are never
-  // read. KV is walked in chunks of a fixed size at absolute positions and partial results are merged in ascending
-  // order, so the answer does not depend on page size, on chunking of the prompt, or on the batch.
+  // positions <= its own and inside the window, or over all of them where is_causal is false (not on the CPU backend).
+  // Query row r of a sequence with q_len queries and c context tokens stands at position c - q_len + r. Query head h
+  // reads KV head h * num_kv_heads / num_heads. Slots past the context are never read. KV is walked in chunks of a
+  // fixed size at absolute positions and partial results are merged in ascending order, so the answer does not depend
+  // on page size, on chunking of the prompt, or on the batch.
   //   q, out: [num_tokens, num_heads, head_dim]
   virtual void attention(OpContext& context, TensorView out, ConstTensorView q, const PagedKv& kv,
                          const AttentionBatch& batch, const AttentionPlan& plan, const AttentionParams& params) = 0;

@@ -18,6 +18,7 @@ enum class Layout : uint8_t {
   kCpuPanels,   // parts as quant/packing.h describes them: panels of outputs, a lane an output
   kCudaPlanes,  // parts as ops/cuda describes them: codes, scales and offsets apart
   kCudaF8,      // n rows of k e4m3 numbers, and a float an output that multiplies them; `format` tells what they were
+  kCudaI8,      // the same of int8
 };
 
 // Which part of a whole matrix this weight is, when several ranks share a model.

@@ -38,8 +38,10 @@ ModelRun::ModelRun(Ops& ops, const Model& model, const ModelRunOptions& options)
                                                      .head_dim = group.head_dim,
                                                      .page_size = options.page_size,
                                                      .window = group.window,
+                                                     .kv_dtype = group.dtype,
                                                      .max_num_tokens = options.max_tokens,
-                                                     .max_num_sequences = 1})));
+                                                     .max_num_sequences = 1,
+                                                     .max_context = options.max_tokens})));
     // Page i of group g: descending and interleaved with the other groups.
     std::vector<int32_t> pages(static_cast<size_t>(pages_per_group));
     for (int i = 0; i < pages_per_group; ++i)

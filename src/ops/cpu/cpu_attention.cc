@@ -35,6 +35,7 @@ void CpuOps::attention(OpContext&, TensorView out, ConstTensorView q, const Page
   CHECK(kv.page_size > 0);
   CHECK(kv.dtype == DType::kF32 || kv.dtype == DType::kF16 || kv.dtype == DType::kBF16);
   CHECK(params.window == geometry.window);
+  CHECK(params.is_causal);
   if (batch.num_tokens == 0) return;
 
   const cpu::AttentionInputs inputs{.features = features_,

@@ -10,6 +10,7 @@
 #include "ops/cpu/kernel_choices.h"
 #include "ops/cpu/linear.h"
 #include "ops/host_memory.h"
+#include "quant/int8_rows.h"
 #include "quant/packing.h"
 
 namespace quire {
@@ -95,6 +96,7 @@ Result<std::unique_ptr<CpuOps>> CpuOps::create(const BackendOptions& options) {
 CpuOps::CpuOps(const BackendOptions& options, const CpuInfo& info)
     : features_(info.features),
       compute_(options.compute),
+      weight_quantization_(options.weight_quantization),
       forced_kernels_(options.forced_kernels.begin(), options.forced_kernels.end()),
       tuned_linear_(options.tuned_linear),
       pool_(options.num_threads > 0 ? options.num_threads : default_num_threads(info)),
@@ -111,6 +113,7 @@ std::string CpuOps::numerics() const {
   std::string text = "cpu: int8_groups with fitted scales, bf16_pairs, f32_ascending";
   if (compute_ == Compute::kAuto) text += ", bf16 for bf16";
   if (compute_ == Compute::kBF16) text += ", bf16 for 16 bits";
+  if (weight_quantization_ == WeightQuantization::kI8) text += ", weights in int8";
   for (const std::string_view order : {cpu::attention_order(compute_), cpu::rms_norm_rows().front().reduction_order,
                                        cpu::rope_rows().front().reduction_order}) {
     text += ", " + std::string(order);
@@ -147,9 +150,13 @@ void CpuOps::copy_to_host(OpContext&, void* host_data, const void* device_data, 
 }
 
 Result<Weight> CpuOps::pack(const Weight& file_weight) {
-  if (compute_ == Compute::kBF16 && file_weight.format == FormatId::kF16) {
+  const bool becomes_int8 = weight_quantization_ == WeightQuantization::kI8 && can_round_to_int8(file_weight);
+  if (!becomes_int8 && compute_ == Compute::kBF16 && file_weight.format == FormatId::kF16) {
     ASSIGN_OR_RETURN(const Weight rounded, cpu::round_to_bf16(pool_, file_weight));
     return cpu::pack_weight(pool_, weight_memory_, rounded);
+  }
+  if (becomes_int8) {
+    return cpu::pack_weight(pool_, weight_memory_, round_to_int8(pool_, file_weight));
   }
   return cpu::pack_weight(pool_, weight_memory_, file_weight);
 }

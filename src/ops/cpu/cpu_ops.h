@@ -77,6 +77,7 @@ class CpuOps final : public Ops {
 
   CpuFeatures features_;
   Compute compute_;
+  WeightQuantization weight_quantization_;
   std::map<std::string, std::string, std::less<>> forced_kernels_;
   std::vector<TunedLinear> tuned_linear_;
   ThreadPool pool_;

@@ -30,11 +30,13 @@ struct alignas(16) PrefillItem {
   int32_t first_token;  // row of q
   int32_t num_rows;
   int32_t first_position;   // of the first query
-  int32_t first_converted;  // over an e4m3 cache: the place of the sequence's tile 0 of 128 keys, if it had one
-  int32_t unused[3];
+  int32_t first_converted;  // over a cache of codes: the place of the sequence's tile 0 of 128 keys, if it had one
+  int32_t length;           // keys in the KV memory
+  int32_t unused[2];
 };
 
-// Over an e4m3 cache the keys and values that a sequence's queries see are converted first, in tiles of 128.
+// Over a cache of codes (e4m3, int8) the keys and values that a sequence's queries see are converted first, in tiles of
+// 128.
 struct alignas(16) PrefillSequence {
   int32_t sequence;
   int32_t first_tile;  // of its keys
@@ -50,6 +52,24 @@ constexpr int kUsualDecodeChunks = 16;  // a sequence of more keys has larger ch
 constexpr int kMaxDecodeChunks = 32;    // room for as many
 constexpr int kPrefillTileRows = 128;
 constexpr int kConvertedKeys = 128;
+constexpr int kMostConvertedDim = 256;
+
+// Prefill's sequences whose converted keys and values have room beside one another; other caches have one pass.
+struct PrefillPass {
+  int first_sequence;  // of the plan's list; likewise:
+  int num_sequences;
+  int first_item;
+  int num_items;
+  int num_tiles;   // of all its sequences
+  int most_tiles;  // of one
+};
+
+// Of one KV head's tile: K and V as f16 (head_dim filled up to what kernels take), and scales as floats.
+constexpr int kConvertedScales = 160;  // of 128 keys: one tile's, or two's, with gaps
+constexpr int64_t converted_tile_bytes(int head_dim) {
+  const int64_t filled = head_dim <= 64 ? 64 : head_dim <= 128 ? 128 : 256;
+  return 2 * (kConvertedKeys * filled * 2 + kConvertedScales * 4);
+}
 
 class CudaAttentionPlan final : public AttentionPlan {
  public:
@@ -58,12 +78,16 @@ class CudaAttentionPlan final : public AttentionPlan {
     return static_cast<uint64_t>(num_decode_items) << 32 | static_cast<uint64_t>(has_several_chunks) << 31 |
            static_cast<uint64_t>(num_prefill_items);
   }
+  int64_t device_bytes() const override {
+    return decode_items.num_bytes() + prefill_items.num_bytes() + prefill_sequences.num_bytes() +
+           converted.num_bytes() + partials.num_bytes() + counters.num_bytes();
+  }
 
   AttentionGeometry geometry;
   DeviceBuffer decode_items;       // DecodeItem[num_decode_items]
-  DeviceBuffer prefill_items;      // PrefillItem[num_prefill_items], longest first
+  DeviceBuffer prefill_items;      // PrefillItem[num_prefill_items], of each pass longest first
   DeviceBuffer prefill_sequences;  // PrefillSequence[num_prefill_sequences]
-  mutable DeviceBuffer converted;  // of an e4m3 cache; allocated when it is first wanted
+  DeviceBuffer converted;          // of a cache of codes: a tile of one KV head after the other
   DeviceBuffer partials;     // [sequence][chunk][head][head_dim + 2] f32: unscaled sums, then largest score and weight
   DeviceBuffer counters;     // [sequence][part of the heads] i32: chunks done; zero between launches
   DeviceBuffer host_items;   // pinned: where both lists are made
@@ -72,8 +96,7 @@ class CudaAttentionPlan final : public AttentionPlan {
   int num_decode_sequences = 0;
   bool has_several_chunks = false;  // some sequence that decodes
   int num_prefill_sequences = 0;
-  int num_converted_tiles = 0;   // of all prefill sequences
-  int most_converted_tiles = 0;  // of one
+  std::vector<PrefillPass> passes;
 };
 
 enum class StepPart : uint8_t { kDecode, kPrefill };
@@ -92,8 +115,6 @@ struct AttentionCall {
 std::span<const KernelRow<AttentionCall>> attention_rows();
 
 Result<std::unique_ptr<AttentionPlan>> create_attention_plan(const AttentionGeometry& geometry);
-// Memory for so many bytes of converted keys and values; false if the GPU has no more.
-bool reserve_converted(const CudaAttentionPlan& plan, int64_t num_bytes);
 void plan_attention(cudaStream_t stream, CudaAttentionPlan& plan, const AttentionBatch& batch);
 
 // Both parts of a step; checks the shapes.

@@ -28,6 +28,7 @@ struct Args {
   float scale;
   float soft_cap;
   int window;
+  bool is_causal;
   bool takes_decode;  // sequences with one query, else those with more
 };
 
@@ -68,7 +69,8 @@ __global__ void attention_kernel(T* out, const T* q, Args args) {
   const int num_queries = args.query_starts[sequence + 1] - args.query_starts[sequence];
   if ((num_queries == 1) != args.takes_decode) return;
 
-  const int position = args.context_lengths[sequence] - args.query_starts[sequence + 1] + token;
+  // The last key that is seen.
+  const int position = args.context_lengths[sequence] - (args.is_causal ? args.query_starts[sequence + 1] - token : 1);
   const int first_key = args.window > 0 ? max(0, position - args.window + 1) : 0;
   const int32_t* pages = args.page_table + sequence * args.page_table_stride;
   const int kv_head = head * kv.num_kv_heads / args.num_heads;
@@ -81,9 +83,9 @@ __global__ void attention_kernel(T* out, const T* q, Args args) {
   const auto offset_of = [&](int key) {
     return pages[key / kv.page_size] * kv.page_stride + kv_head * kv.head_stride + key % kv.page_size * kv.token_stride;
   };
-  // Of an e4m3 cache.
+  // Of a cache that has scales.
   const auto scale_of = [&](const void* scales, int key) {
-    if (kv.dtype != DType::kF8E4M3) return 1.0f;
+    if (!has_kv_scales(kv.dtype)) return 1.0f;
     return load_as_float(
         scales, DType::kBF16,
         pages[key / kv.page_size] * kv.scale_page_stride + kv_head * kv.page_size + key % kv.page_size);
@@ -143,6 +145,7 @@ void attention_any_shape(const AttentionCall& call) {
                   .scale = call.params.scale,
                   .soft_cap = call.params.soft_cap,
                   .window = call.params.window,
+                  .is_causal = call.params.is_causal,
                   .takes_decode = call.part == StepPart::kDecode};
   const dim3 grid(static_cast<unsigned>(batch.num_tokens), static_cast<unsigned>(args.num_heads));
   const size_t shared_bytes = 2 * sizeof(float) * static_cast<size_t>(call.kv.head_dim);

@@ -6,7 +6,7 @@
 namespace quire::cuda {
 
 constexpr float kLog2e = 1.4426950408889634f;
-// Over an e4m3 cache weights times scales of V are f16: times 256, those of usual models lie far from its smallest
+// Over a cache of codes weights times scales of V are f16: times 256, those of usual models lie far from its smallest
 // numbers. Larger ones than f16 holds become its largest.
 constexpr float kValueBoost = 256.0f;
 constexpr float kLargestF16 = 65504.0f;
@@ -28,7 +28,8 @@ struct AttentionArgs {
         scale_page_stride(call.kv.scale_page_stride),
         scale(call.params.soft_cap > 0 ? call.params.scale / call.params.soft_cap : call.params.scale * kLog2e),
         soft_cap(call.params.soft_cap),
-        window(call.params.window) {}
+        window(call.params.window),
+        is_causal(call.params.is_causal) {}
 
   const void* q;
   int64_t q_token_stride;
@@ -40,12 +41,13 @@ struct AttentionArgs {
   int num_kv_heads;
   const int32_t* page_table;
   int64_t page_table_stride;
-  const uint16_t* k_scales;  // bf16, of an e4m3 cache
+  const uint16_t* k_scales;  // bf16, of a cache of codes
   const uint16_t* v_scales;
   int64_t scale_page_stride;
   float scale;  // times log2(e), unless there is a soft cap
   float soft_cap;
   int window;
+  bool is_causal;
 };
 
 }  // namespace quire::cuda

@@ -2,16 +2,16 @@
 //
 // A unit of work is a chunk of a sequence and a KV head, or eight of its query heads. As many blocks as multiprocessors
 // run; each of their warps works by itself through units a fixed number apart. A warp takes 16 keys a step, 32 of an
-// e4m3 cache. Asynchronous copies bring pages into the warp's own ring in shared memory, several steps ahead and over
-// the ends of units, so that memory never waits for arithmetic. Up to 8 query heads of a KV head are the columns of one
-// tensor core product, so K and V are read once:
+// e4m3 or int8 cache. Asynchronous copies bring pages into the warp's own ring in shared memory, several steps ahead
+// and over the ends of units, so that memory never waits for arithmetic. Up to 8 query heads of a KV head are the
+// columns of one tensor core product, so K and V are read once:
 //   scores: Sᵀ (16 keys × 8 heads) = K (16 keys × d) · Qᵀ;  sums: Oᵀ (d × 8 heads) += Vᵀ (d × 16 keys) · Pᵀ
 // Where there are few units, all warps of a block share one, and then another: an eighth of the chunk each (head_dim
 // 256 has four warps, and quarters).
 //
 // The limit is the reading of KV: 2 · head_dim elements a key and KV head. Softmax in float, base 2; P is rounded to
-// the dtype of the products: the cache's, or f16 where the cache is e4m3, whose numbers f16 holds exactly; their scales
-// multiply scores and weights. Eighths of a chunk are summed apart and merged in ascending order, and so are chunks,
+// the dtype of the products: the cache's, or f16 where it has codes, which f16 holds exactly; their scales multiply
+// scores and weights. Eighths of a chunk are summed apart and merged in ascending order, and so are chunks,
 // by a kernel of its own or, where warps share units, by the block that ends last: a query's bits do not depend on the
 // batch, on page size or on who computes what. Equals the loop of reference_attention.cc.
 #include <algorithm>
@@ -37,7 +37,7 @@ __device__ __forceinline__ Heads heads_of(const Args& args, int part) {
   return {part / args.parts_of_group * args.group_size + behind, min(kHeads, args.group_size - behind)};
 }
 
-// T is the dtype of q and out; products are of T, or of f16 where C is F8, else C is T.
+// T is the dtype of q and out; products are of T, or of f16 where C is F8 or I8, else C is T.
 template <typename T, typename C, int D, bool IsExact>
 __global__ void __launch_bounds__(Shape<C, D, IsExact>::kThreads, 1) decode_kernel(Args args) {
   using S = Shape<C, D, IsExact>;
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(Shape<C, D, IsExact>::kThreads, 1) decode_kern
     loader.has_waited = true;
   }
 
-  // Where lanes find the rows of their matrices: of K, keys lane % 16, 8 elements (16 of e4m3) from lane / 16 on; of V,
+  // Where lanes find the rows of their matrices: of K, keys lane % 16, 8 elements (16 codes) from lane / 16 on; of V,
   // keys lane % 8 + lane / 16 * 8, from lane / 8 % 2 on.
   const uint32_t ring_address = shared_address(ring);
   const uint32_t k_row = static_cast<uint32_t>(lane % 16 * 128);
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(Shape<C, D, IsExact>::kThreads, 1) decode_kern
     float score_scale[2] = {args.scale, args.scale};
     const T* q = static_cast<const T*>(args.q) + item.token * args.q_token_stride +
                  (first_head + min(g, num_heads - 1)) * args.q_head_stride;
-    if constexpr (S::kIsF8) {
+    if constexpr (S::kHasCodes) {
       // f16, brought to between 1 and 2 at most by a power of two.
       float values[D / 16][4];
       float largest = 0;
@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(Shape<C, D, IsExact>::kThreads, 1) decode_kern
                        .scales = step_scales,
                        .begin = begin,
                        .end = end};
-      take_step<T, S, D>(some, place, query, score_scale, args.soft_cap, g);
+      take_step<T, C, S, D>(some, place, query, score_scale, args.soft_cap, g);
       __syncwarp();  // everybody has read the stage
       loader.issue();
 
@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(Shape<C, D, IsExact>::kThreads, 1) decode_kern
         all.weight[h] += __shfl_xor_sync(0xffffffffu, all.weight[h], offset);
       }
     }
-    constexpr float kFactor = S::kIsF8 ? 1.0f / kValueBoost : 1.0f;
+    constexpr float kFactor = S::kHasCodes ? 1.0f / kValueBoost : 1.0f;
     if (item.num_chunks == 1) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
@@ -263,7 +263,7 @@ __global__ void __launch_bounds__(Shape<C, D, IsExact>::kThreads, 1) decode_kern
     if (!is_last[i]) continue;
     const Heads heads = heads_of(args, shared_parts[i]);
     for (int head = warp; head < heads.num; head += S::kWarps) {
-      merge_chunks<T, D>(args, shared_units[i], heads.first + head, lane, S::kIsF8);
+      merge_chunks<T, D>(args, shared_units[i], heads.first + head, lane, S::kHasCodes);
     }
   }
 }
@@ -271,14 +271,14 @@ __global__ void __launch_bounds__(Shape<C, D, IsExact>::kThreads, 1) decode_kern
 // The same for all sequences of several chunks. Grid: x items, y heads by eight.
 constexpr int kMergeWarps = 8;
 template <typename T, int D>
-__global__ void __launch_bounds__(32 * kMergeWarps) merge_kernel(Args args, bool is_f8) {
+__global__ void __launch_bounds__(32 * kMergeWarps) merge_kernel(Args args, bool has_codes) {
   let_next_start();
   const DecodeItem item = args.items[blockIdx.x];
   wait_for_previous();
   const int head = static_cast<int>(blockIdx.y) * kMergeWarps + static_cast<int>(threadIdx.x) / 32;
   const int num_all_chunks = item.num_chunks > 1 ? (item.length + item.chunk_size - 1) / item.chunk_size : 0;
   if (item.num_chunks < 2 || item.chunk != num_all_chunks - item.num_chunks || head >= args.num_heads) return;
-  merge_chunks<T, D>(args, item, head, static_cast<int>(threadIdx.x) % 32, is_f8);
+  merge_chunks<T, D>(args, item, head, static_cast<int>(threadIdx.x) % 32, has_codes);
 }
 
 template <typename T, typename C, int D, bool IsExact>
@@ -296,14 +296,14 @@ void launch(const AttentionCall& call, Args args) {
   launch_dependent(call.stream, merge_kernel<T, D>,
                    dim3(static_cast<unsigned>(call.plan.num_decode_items),
                         static_cast<unsigned>(ceil_div(args.num_heads, kMergeWarps))),
-                   dim3(32 * kMergeWarps), args, S::kIsF8);
+                   dim3(32 * kMergeWarps), args, S::kHasCodes);
 }
 
 template <typename T, typename C>
 void launch_for_dimension(const AttentionCall& call, const Args& args) {
   if (args.head_dim == 128) return launch<T, C, 128, true>(call, args);
   if (args.head_dim == 256) return launch<T, C, 256, true>(call, args);
-  if constexpr (!std::is_same_v<C, F8>) {
+  if constexpr (!kIsCode<C>) {
     if (args.head_dim == 64) return launch<T, C, 64, true>(call, args);
   }
   launch<T, C, 128, false>(call, args);
@@ -312,6 +312,7 @@ void launch_for_dimension(const AttentionCall& call, const Args& args) {
 template <typename T>
 void launch_any(const AttentionCall& call, const Args& args) {
   if (call.kv.dtype == DType::kF8E4M3) return launch_for_dimension<T, F8>(call, args);
+  if (call.kv.dtype == DType::kI8) return launch_for_dimension<T, I8>(call, args);
   launch_for_dimension<T, T>(call, args);
 }
 
@@ -325,7 +326,7 @@ bool accepts_decode_split_kv(const AttentionCall& call) {
   const auto is_wide = [&](int64_t stride) { return stride * element_bytes % 16 == 0; };
   if (call.part != StepPart::kDecode || (call.q.dtype() != DType::kBF16 && call.q.dtype() != DType::kF16)) return false;
   if (kv.head_dim > 128 && kv.head_dim != 256) return false;
-  if (kv.dtype == DType::kF8E4M3) {
+  if (has_kv_scales(kv.dtype)) {
     if (kv.head_dim % 16 != 0 || !is_aligned(kv.k_scales, 16) || !is_aligned(kv.v_scales, 16) ||
         kv.scale_page_stride % 8 != 0) {
       return false;

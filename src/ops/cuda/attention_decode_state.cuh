@@ -34,7 +34,7 @@ struct State {
 // The d that sums[j][2 half + h] stand for.
 template <typename C>
 __device__ __forceinline__ int d_of(int g, int j, int half) {
-  return std::is_same_v<C, F8> ? 16 * j + 2 * g + half : 16 * j + g + 8 * half;
+  return kIsCode<C> ? 16 * j + 2 * g + half : 16 * j + g + 8 * half;
 }
 
 // What running sums and those added are multiplied by, where `largest` is that of both. A NaN among the scores spoils
@@ -126,27 +126,45 @@ struct Step {
   int end;
 };
 
-// The keys of one step. T is the dtype of queries and products, but for C == F8: then products are of f16.
-template <typename T, typename S, int D>
+// Bytes A and B of a word of codes as f16, exactly.
+template <typename C, int A, int B>
+__device__ __forceinline__ uint32_t unpack_codes(uint32_t word) {
+  if constexpr (std::is_same_v<C, I8>) {
+    return unpack_i8<A, B>(word);
+  } else if constexpr (A == 0 && B == 1) {
+    return unpack_f8_pair(word);
+  } else if constexpr (A == 2 && B == 3) {
+    return unpack_f8_pair(word >> 16);
+  } else {
+    static_assert((A == 0 && B == 2) || (A == 1 && B == 3));
+    return unpack_f8_pair(__byte_perm(word, 0, 0x3120) >> (16 * A));
+  }
+}
+
+// The keys of one step. T is the dtype of queries and products, but where the cache holds codes, of C: then products
+// are of f16.
+template <typename T, typename C, typename S, int D>
 __device__ __forceinline__ void take_step(State<D>& some, const Step& place, const uint32_t (&query)[D / 8],
                                           const float (&score_scale)[2], float soft_cap, int g) {
-  using P = std::conditional_t<S::kIsF8, f16, T>;
+  using P = std::conditional_t<S::kHasCodes, f16, T>;
   float scores[S::kTiles][4];
 #pragma unroll
   for (int tile = 0; tile < S::kTiles; ++tile) {
     const uint32_t address = place.keys + tile * S::kTileBytes;
     float some_scores[4] = {0, 0, 0, 0};
     float more_scores[4] = {0, 0, 0, 0};
-    if constexpr (S::kIsF8) {
+    if constexpr (S::kHasCodes) {
 #pragma unroll
       for (int i = 0; i < D / 32; ++i) {
         uint32_t x[4];
         load_matrices<false>(x, address + i / 4 * kBoxBytes + (place.key_column ^ static_cast<uint32_t>(32 * (i % 4))));
         mma<f16>(some_scores,
-                 {unpack_f8_pair(x[0]), unpack_f8_pair(x[1]), unpack_f8_pair(x[0] >> 16), unpack_f8_pair(x[1] >> 16)},
+                 {unpack_codes<C, 0, 1>(x[0]), unpack_codes<C, 0, 1>(x[1]), unpack_codes<C, 2, 3>(x[0]),
+                  unpack_codes<C, 2, 3>(x[1])},
                  query[4 * i], query[4 * i + 1]);
         mma<f16>(more_scores,
-                 {unpack_f8_pair(x[2]), unpack_f8_pair(x[3]), unpack_f8_pair(x[2] >> 16), unpack_f8_pair(x[3] >> 16)},
+                 {unpack_codes<C, 0, 1>(x[2]), unpack_codes<C, 0, 1>(x[3]), unpack_codes<C, 2, 3>(x[2]),
+                  unpack_codes<C, 2, 3>(x[3])},
                  query[4 * i + 2], query[4 * i + 3]);
       }
     } else {
@@ -169,7 +187,7 @@ __device__ __forceinline__ void take_step(State<D>& some, const Step& place, con
     for (int i = 0; i < 4; ++i) {
       const int key = tile * kKeys + g + i / 2 * 8;
       float score = scores[tile][i] * score_scale[i % 2];
-      if constexpr (S::kIsF8) score *= scale_at(place.scales, key);
+      if constexpr (S::kHasCodes) score *= scale_at(place.scales, key);
       if (soft_cap > 0) score = soft_cap * tanhf(score) * kLog2e;
       scores[tile][i] = place.begin <= key && key < place.end ? score : -INFINITY;
       new_largest[i % 2] = fmaxf(new_largest[i % 2], scores[tile][i]);
@@ -199,7 +217,7 @@ __device__ __forceinline__ void take_step(State<D>& some, const Step& place, con
       const bool is_seen = place.begin <= key && key < place.end;
       float weight = is_seen ? exp2_fast(scores[tile][i] - new_largest[i % 2]) : 0.0f;
       some.weight[i % 2] += weight;
-      if constexpr (S::kIsF8) {
+      if constexpr (S::kHasCodes) {
         // NaN stays NaN.
         const float scaled = weight * (scale_at(place.scales, S::kStepKeys + key) * kValueBoost);
         weight = is_seen ? (scaled > kLargestF16 ? kLargestF16 : scaled) : 0.0f;
@@ -212,7 +230,7 @@ __device__ __forceinline__ void take_step(State<D>& some, const Step& place, con
 #pragma unroll
   for (int tile = 0; tile < S::kTiles; ++tile) {
     const uint32_t address = place.values + tile * S::kTileBytes;
-    if constexpr (S::kIsF8) {
+    if constexpr (S::kHasCodes) {
 #pragma unroll
       for (int i = 0; i < D / 32; ++i) {
         uint32_t x[4];
@@ -221,10 +239,9 @@ __device__ __forceinline__ void take_step(State<D>& some, const Step& place, con
 #pragma unroll
         for (int part = 0; part < 2; ++part) {
           // Bytes: d 2g and 2g + 1 of key 2t, then of key 2t + 1.
-          const uint32_t low = __byte_perm(x[part], 0, 0x3120);
-          const uint32_t high = __byte_perm(x[part + 2], 0, 0x3120);
           mma<f16>(some.sums[2 * i + part],
-                   {unpack_f8_pair(low), unpack_f8_pair(low >> 16), unpack_f8_pair(high), unpack_f8_pair(high >> 16)},
+                   {unpack_codes<C, 0, 2>(x[part]), unpack_codes<C, 1, 3>(x[part]), unpack_codes<C, 0, 2>(x[part + 2]),
+                    unpack_codes<C, 1, 3>(x[part + 2])},
                    weights[tile][0], weights[tile][1]);
         }
       }
@@ -263,7 +280,8 @@ __device__ __forceinline__ Vector<float, N> load_of_others(const float* source) 
 
 // One head's chunks, in ascending order. A lane has D / 32 elements of d, and the factor of one chunk.
 template <typename T, int D>
-__device__ __forceinline__ void merge_chunks(const Args& args, const DecodeItem& item, int head, int lane, bool is_f8) {
+__device__ __forceinline__ void merge_chunks(const Args& args, const DecodeItem& item, int head, int lane,
+                                             bool has_codes) {
   constexpr int kOwn = D / 32;
   const int64_t slot = int64_t{item.sequence} * kMaxDecodeChunks * args.num_heads + head;
   float2 stats = {-INFINITY, 0.0f};
@@ -296,7 +314,7 @@ __device__ __forceinline__ void merge_chunks(const Args& args, const DecodeItem&
   }
   if (!has_own) return;
   T* out = static_cast<T*>(args.out) + item.token * args.out_token_stride + head * args.out_head_stride + lane * kOwn;
-  const float factor = weight == 0 ? 0.0f : (is_f8 ? 1.0f / kValueBoost : 1.0f) / weight;
+  const float factor = weight == 0 ? 0.0f : (has_codes ? 1.0f / kValueBoost : 1.0f) / weight;
 #pragma unroll
   for (int j = 0; j < kOwn; ++j) out[j] = from_float<T>(sums[j] * factor);
 }

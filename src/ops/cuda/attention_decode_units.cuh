@@ -16,7 +16,10 @@ constexpr int kBoxBytes = kKeys * 128;     // 128 bytes of each key, in 16-byte 
 constexpr int kAllRingBytes = 192 * 1024;  // twice what covers the latency of memory at full speed
 constexpr int kMostSharedUnits = 2;        // of one block
 
-struct F8 {};  // the cache holds e4m3
+struct F8 {};  // the cache holds e4m3, or int8: codes with scales
+struct I8 {};
+template <typename C>
+constexpr bool kIsCode = std::is_same_v<C, F8> || std::is_same_v<C, I8>;
 
 struct Args : AttentionArgs {
   using AttentionArgs::AttentionArgs;
@@ -46,17 +49,17 @@ struct Shape {
   static constexpr int kWarps = D <= 128 ? 8 : 4;  // registers
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kRingBytes = kAllRingBytes / kWarps;
-  static constexpr bool kIsF8 = std::is_same_v<C, F8>;
-  static constexpr int kRowBytes = D * (kIsF8 ? 1 : 2);
+  static constexpr bool kHasCodes = kIsCode<C>;
+  static constexpr int kRowBytes = D * (kHasCodes ? 1 : 2);
   static constexpr int kBoxes = kRowBytes / 128;       // of K, and as many of V
   static constexpr int kRowsAtOnce = 512 / kRowBytes;  // that a warp copies with one instruction
   static constexpr int kTileBytes = kBoxes * kBoxBytes;
-  static constexpr int kTiles = kIsF8 ? 2 : 1;  // a step
+  static constexpr int kTiles = kHasCodes ? 2 : 1;  // a step
   static constexpr int kStepKeys = kTiles * kKeys;
   static constexpr int kStageBytes = 2 * kTiles * kTileBytes;  // K of all tiles, then V
   static constexpr int kStages = kRingBytes / kStageBytes;
-  static constexpr int kScaleBytes = kIsF8 ? 2 * kStepKeys * 2 : 0;  // of K, then of V
-  static constexpr int kStateFloats = (D / 4 + 4) * 32;              // of a warp
+  static constexpr int kScaleBytes = kHasCodes ? 2 * kStepKeys * 2 : 0;  // of K, then of V
+  static constexpr int kStateFloats = (D / 4 + 4) * 32;                  // of a warp
   static constexpr int kExchangeOffset = kWarps * (kRingBytes + kStages * kScaleBytes);
   static constexpr int kSharedBytes = kExchangeOffset + (kWarps - 1) * kStateFloats * 4;
   static_assert(kSharedBytes + 384 <= 227 * 1024);
@@ -204,7 +207,7 @@ struct Loader {
           copy_tile<true>(target, args.k + offset, begin, end);
           copy_tile<true>(target + S::kTiles * S::kTileBytes, args.v + offset, begin, end);
         }
-        if constexpr (S::kIsF8) {
+        if constexpr (S::kHasCodes) {
           if (lane < 4) {
             const uint16_t* source = (lane < 2 ? args.k_scales : args.v_scales) + page * args.scale_page_stride +
                                      (unit.kv_head << args.page_shift) + row + lane % 2 * 8;

@@ -9,6 +9,9 @@ namespace quire::cuda {
 
 namespace {
 
+// Of converted keys and values, unless one sequence needs more: steps with more of them take several passes.
+constexpr int64_t kConvertedBytes = int64_t{128} << 20;
+
 Result<DeviceBuffer> allocate_zeros(int64_t num_bytes) {
   void* data = nullptr;
   const size_t size = static_cast<size_t>(std::max<int64_t>(num_bytes, 256));
@@ -61,16 +64,13 @@ Result<std::unique_ptr<AttentionPlan>> create_attention_plan(const AttentionGeom
                                    num_sequences * int64_t{sizeof(PrefillSequence)}));
   ASSIGN_OR_RETURN(plan->partials, allocate_zeros(max_items * geometry.num_heads * (geometry.head_dim + 2) * 4));
   ASSIGN_OR_RETURN(plan->counters, allocate_zeros(num_sequences * geometry.num_heads * 4));
+  if (has_kv_scales(geometry.kv_dtype) && geometry.head_dim <= kMostConvertedDim) {
+    const int64_t tile_bytes = converted_tile_bytes(geometry.head_dim);
+    const int64_t longest = ceil_div<int64_t>(geometry.max_context, kConvertedKeys) * tile_bytes;
+    ASSIGN_OR_RETURN(plan->converted, allocate_zeros(std::max(kConvertedBytes, longest)));
+  }
+  plan->passes.reserve(static_cast<size_t>(num_sequences));
   return std::unique_ptr<AttentionPlan>(std::move(plan));
-}
-
-bool reserve_converted(const CudaAttentionPlan& plan, int64_t num_bytes) {
-  if (plan.converted.num_bytes() >= num_bytes) return true;
-  plan.converted = DeviceBuffer();  // waits for whoever reads it
-  Result<DeviceBuffer> buffer = allocate_zeros(num_bytes);
-  if (!buffer.is_ok()) return false;
-  plan.converted = std::move(buffer.value());
-  return true;
 }
 
 void plan_attention(cudaStream_t stream, CudaAttentionPlan& plan, const AttentionBatch& batch) {
@@ -86,8 +86,11 @@ void plan_attention(cudaStream_t stream, CudaAttentionPlan& plan, const Attentio
   plan.num_decode_sequences = 0;
   plan.has_several_chunks = false;
   plan.num_prefill_sequences = 0;
-  plan.num_converted_tiles = 0;
-  plan.most_converted_tiles = 0;
+  plan.passes.clear();
+  // Tiles of one KV head that there is room for. What no kernel converts has no passes.
+  const int64_t most_tiles = plan.converted.num_bytes() > 0
+                                 ? plan.converted.num_bytes() / converted_tile_bytes(plan.geometry.head_dim)
+                                 : INT64_MAX;
   for (int s = 0; s < batch.num_sequences; ++s) {
     const size_t i = static_cast<size_t>(s);
     const int num_queries = batch.host_query_starts[i + 1] - batch.host_query_starts[i];
@@ -99,7 +102,17 @@ void plan_attention(cudaStream_t stream, CudaAttentionPlan& plan, const Attentio
       const int first_key = window > 0 ? std::max(0, length - num_queries - window + 1) : 0;
       const int first_tile = first_key / kConvertedKeys;
       const int num_tiles = ceil_div(length, kConvertedKeys) - first_tile;
-      const int first_converted = plan.num_converted_tiles;
+      CHECK(num_tiles <= most_tiles);
+      if (plan.passes.empty() || plan.passes.back().num_tiles + int64_t{num_tiles} > most_tiles) {
+        plan.passes.push_back({.first_sequence = plan.num_prefill_sequences,
+                               .num_sequences = 0,
+                               .first_item = num_prefill,
+                               .num_items = 0,
+                               .num_tiles = 0,
+                               .most_tiles = 0});
+      }
+      PrefillPass& pass = plan.passes.back();
+      const int first_converted = pass.num_tiles;
       prefill_sequences[plan.num_prefill_sequences++] = {.sequence = s,
                                                          .first_tile = first_tile,
                                                          .num_tiles = num_tiles,
@@ -107,15 +120,18 @@ void plan_attention(cudaStream_t stream, CudaAttentionPlan& plan, const Attentio
                                                          .first_key = first_key,
                                                          .end_key = length,
                                                          .unused = {}};
-      plan.num_converted_tiles += num_tiles;
-      plan.most_converted_tiles = std::max(plan.most_converted_tiles, num_tiles);
+      ++pass.num_sequences;
+      pass.num_tiles += num_tiles;
+      pass.most_tiles = std::max(pass.most_tiles, num_tiles);
       for (int query = 0; query < num_queries; query += kPrefillTileRows) {
         prefill_items[num_prefill++] = {.sequence = s,
                                         .first_token = batch.host_query_starts[i] + query,
                                         .num_rows = std::min(kPrefillTileRows, num_queries - query),
                                         .first_position = length - num_queries + query,
                                         .first_converted = first_converted - first_tile,
+                                        .length = length,
                                         .unused = {}};
+        ++pass.num_items;
       }
     }
   }
@@ -146,8 +162,11 @@ void plan_attention(cudaStream_t stream, CudaAttentionPlan& plan, const Attentio
   }
   // Tiles that see most keys first: the short ones fill the gaps at the end.
   const std::span<PrefillItem> prefill(prefill_items, static_cast<size_t>(num_prefill));
-  std::stable_sort(prefill.begin(), prefill.end(),
-                   [](const PrefillItem& a, const PrefillItem& b) { return a.first_position > b.first_position; });
+  for (const PrefillPass& pass : plan.passes) {
+    const auto begin = prefill.begin() + pass.first_item;
+    std::stable_sort(begin, begin + pass.num_items,
+                     [](const PrefillItem& a, const PrefillItem& b) { return a.first_position > b.first_position; });
+  }
   const int num_padded = num_decode > 0 ? padded_count(num_decode) : 0;
   std::fill(decode_items + num_decode, decode_items + num_padded, DecodeItem{});
   plan.num_decode_items = num_padded;
@@ -174,6 +193,7 @@ void attention(AttentionCall call, std::string_view forced_row) {
   CHECK(q.size(1) % call.kv.num_kv_heads == 0);
   CHECK(q.size(1) == call.plan.geometry.num_heads);
   CHECK(call.params.window == call.plan.geometry.window);
+  CHECK(call.params.is_causal || call.params.window == 0);
   if (call.plan.num_decode_sequences > 0) {
     call.part = StepPart::kDecode;
     choose_row(attention_rows(), call, forced_row).launch(call);

@@ -7,8 +7,8 @@
 //   other, some 60 cycles each, so boxes must be few.
 // - two consumers, of 64 queries each: the next tile's scores are computed while this one's values are summed, over the
 //   borders of units.
-// Codes of an e4m3 cache become f16 in memory first, exactly (attention_prefill_convert.cuh); their scales multiply
-// scores and weights.
+// Codes of an e4m3 or int8 cache become f16 in memory first, exactly (attention_prefill_convert.cuh), in as many passes
+// as that memory is small; their scales multiply scores and weights.
 //
 // Both products run on the tensor cores from shared memory (wgmma), P from registers. The limit is arithmetic:
 // 4 · head_dim operations a query, key and head. Softmax in float, base 2; P is rounded to the dtype of the products.
@@ -26,11 +26,11 @@ namespace quire::cuda {
 
 namespace prefill {
 
-template <typename T, int D, bool IsF8>
+template <typename T, int D, bool HasCodes>
 __global__ void __launch_bounds__(kThreads, 1)
     prefill_kernel(const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtensorMap k_map,
                    const __grid_constant__ CUtensorMap v_map, const __grid_constant__ Args args) {
-  using S = Shape<D, IsF8>;
+  using S = Shape<D, HasCodes>;
   extern __shared__ __align__(1024) char dynamic_shared[];  // the swizzle repeats every 1024 bytes
   const Shared<S> shared{dynamic_shared};
   Control<S>& control = shared.control();
@@ -64,13 +64,13 @@ __global__ void __launch_bounds__(kThreads, 1)
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     const int consumer = static_cast<int>(threadIdx.x) / 128 - 1;
     const int lane = thread % 32;
-    Consumer<T, D, IsF8>{.args = args,
-                         .shared = shared,
-                         .control = control,
-                         .consumer = consumer,
-                         .thread = thread,
-                         .lane = lane,
-                         .row = consumer * kConsumerRows + thread / 32 * 16 + lane / 4}
+    Consumer<T, D, HasCodes>{.args = args,
+                             .shared = shared,
+                             .control = control,
+                             .consumer = consumer,
+                             .thread = thread,
+                             .lane = lane,
+                             .row = consumer * kConsumerRows + thread / 32 * 16 + lane / 4}
         .run();
   }
 }
@@ -102,14 +102,14 @@ CUtensorMap make_q_map(const ConstTensorView& q) {
 }
 
 // `kv` holds what the kernel reads: the cache, or what was converted of it.
-template <typename T, int D, bool IsF8>
+template <typename T, int D, bool HasCodes>
 void launch_kernel(const AttentionCall& call, const PagedKv& kv, const Args& args) {
   const auto make_map = [&](void* data) {
     return args.box_keys > 0 ? make_wide_kv_map<D>(kv, data, args.box_keys) : make_narrow_kv_map(kv, data);
   };
-  constexpr int kBytes = kSharedBytes<Shape<D, IsF8>>;
+  constexpr int kBytes = kSharedBytes<Shape<D, HasCodes>>;
   static_assert(kBytes <= 227 * 1024);
-  const auto kernel = prefill_kernel<T, D, IsF8>;
+  const auto kernel = prefill_kernel<T, D, HasCodes>;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
   const unsigned grid = static_cast<unsigned>(std::min(args.num_units, num_multiprocessors()));
   kernel<<<grid, kThreads, kBytes, call.stream>>>(make_q_map(call.q), make_map(kv.k), make_map(kv.v), args);
@@ -123,20 +123,19 @@ void launch(const AttentionCall& call, Args args) {
   launch_kernel<T, D, false>(call, kv, args);
 }
 
-// As many KV heads at once as the memory is meant for.
+// As many KV heads at once as the memory takes.
 template <typename T, int D>
-void launch_converting(const AttentionCall& call, Args args) {
-  constexpr int64_t kMemory = int64_t{128} << 20;
+void launch_pass(const AttentionCall& call, Args args, const PrefillPass& pass) {
   constexpr int64_t kTileBytes = int64_t{kConvertedKeys} * D * 2;
-  constexpr int64_t kScaleBytes = 2 * kConvertedScales * int64_t{sizeof(float)};
   const CudaAttentionPlan& plan = call.plan;
-  const int64_t num_tiles = plan.num_converted_tiles;
-  const int64_t head_bytes = num_tiles * (2 * kTileBytes + kScaleBytes);
-  if (!reserve_converted(plan, std::max(kMemory, head_bytes))) return attention_any_shape(call);
+  const int64_t num_tiles = pass.num_tiles;
+  const int64_t head_bytes = num_tiles * converted_tile_bytes(D);
+  CHECK(head_bytes <= plan.converted.num_bytes());
   const int heads_at_once =
-      static_cast<int>(std::min<int64_t>(args.num_kv_heads, std::max<int64_t>(1, kMemory / head_bytes)));
+      static_cast<int>(std::min<int64_t>(args.num_kv_heads, plan.converted.num_bytes() / head_bytes));
   char* const memory = static_cast<char*>(plan.converted.data());
   const PagedKv& kv = call.kv;
+  args.items += pass.first_item;
   for (int first = 0; first < kv.num_kv_heads; first += heads_at_once) {
     const int num_heads = std::min(heads_at_once, kv.num_kv_heads - first);
     PagedKv converted;
@@ -146,45 +145,52 @@ void launch_converting(const AttentionCall& call, Args args) {
     converted.page_stride = int64_t{num_heads} * kConvertedKeys * D;
     converted.head_stride = kConvertedKeys * D;
     converted.token_stride = D;
-    converted.num_pages = plan.num_converted_tiles;
+    converted.num_pages = pass.num_tiles;
     converted.page_size = kConvertedKeys;
     converted.num_kv_heads = num_heads;
     converted.head_dim = D;
     float* const scales = reinterpret_cast<float*>(memory + 2 * num_tiles * num_heads * kTileBytes);
-    const ConvertArgs convert_args{.k = static_cast<const char*>(kv.k),
-                                   .v = static_cast<const char*>(kv.v),
-                                   .k_scales = args.k_scales,
-                                   .v_scales = args.v_scales,
-                                   .page_bytes = kv.page_stride,
-                                   .head_bytes = kv.head_stride,
-                                   .token_bytes = kv.token_stride,
-                                   .scale_page_stride = kv.scale_page_stride,
-                                   .page_size = kv.page_size,
-                                   .head_dim = kv.head_dim,
-                                   .first_kv_head = first,
-                                   .page_table = args.page_table,
-                                   .page_table_stride = args.page_table_stride,
-                                   .sequences = static_cast<const PrefillSequence*>(plan.prefill_sequences.data()),
-                                   .converted_k = static_cast<char*>(converted.k),
-                                   .converted_v = static_cast<char*>(converted.v),
-                                   .converted_scales = scales};
-    const dim3 grid(static_cast<unsigned>(plan.most_converted_tiles), static_cast<unsigned>(num_heads),
-                    static_cast<unsigned>(plan.num_prefill_sequences));
-    convert_kernel<D><<<grid, 256, 0, call.stream>>>(convert_args);
+    const ConvertArgs convert_args{
+        .k = static_cast<const char*>(kv.k),
+        .v = static_cast<const char*>(kv.v),
+        .k_scales = args.k_scales,
+        .v_scales = args.v_scales,
+        .page_bytes = kv.page_stride,
+        .head_bytes = kv.head_stride,
+        .token_bytes = kv.token_stride,
+        .scale_page_stride = kv.scale_page_stride,
+        .page_size = kv.page_size,
+        .head_dim = kv.head_dim,
+        .first_kv_head = first,
+        .page_table = args.page_table,
+        .page_table_stride = args.page_table_stride,
+        .sequences = static_cast<const PrefillSequence*>(plan.prefill_sequences.data()) + pass.first_sequence,
+        .converted_k = static_cast<char*>(converted.k),
+        .converted_v = static_cast<char*>(converted.v),
+        .converted_scales = scales};
+    const dim3 grid(static_cast<unsigned>(pass.most_tiles), static_cast<unsigned>(num_heads),
+                    static_cast<unsigned>(pass.num_sequences));
+    const auto kernel = kv.dtype == DType::kI8 ? convert_kernel<D, true> : convert_kernel<D, false>;
+    kernel<<<grid, 256, 0, call.stream>>>(convert_args);
     CUDA_CHECK_LAUNCH();
     args.page_size = kConvertedKeys;
     args.first_head = first * args.group_size;
     args.num_unit_heads = num_heads * args.group_size;
-    args.num_units = plan.num_prefill_items * args.num_unit_heads;
+    args.num_units = pass.num_items * args.num_unit_heads;
     args.box_keys = Shape<D, true>::kKeys;
     args.converted_scales = scales;
     launch_kernel<T, D, true>(call, converted, args);
   }
 }
 
+template <typename T, int D>
+void launch_converting(const AttentionCall& call, const Args& args) {
+  for (const PrefillPass& pass : call.plan.passes) launch_pass<T, D>(call, args, pass);
+}
+
 template <typename T>
 void launch_for_dimension(const AttentionCall& call, const Args& args) {
-  if (call.kv.dtype == DType::kF8E4M3) {
+  if (has_kv_scales(call.kv.dtype)) {
     if (args.head_dim <= 64) return launch_converting<T, 64>(call, args);
     if (args.head_dim <= 128) return launch_converting<T, 128>(call, args);
     return launch_converting<T, 256>(call, args);
@@ -199,9 +205,10 @@ void launch_for_dimension(const AttentionCall& call, const Args& args) {
 bool accepts_prefill_wgmma(const AttentionCall& call) {
   const PagedKv& kv = call.kv;
   const auto is_wide = [&](int64_t stride) { return stride * dtype_bytes(kv.dtype) % 16 == 0; };
-  const bool has_dimension = kv.dtype == DType::kF8E4M3
-                                 ? kv.head_dim % 16 == 0 && kv.head_dim <= 256
-                                 : kv.dtype == call.q.dtype() && kv.head_dim % 8 == 0 && kv.head_dim <= 256;
+  const bool has_dimension =
+      has_kv_scales(kv.dtype)
+          ? kv.head_dim % 16 == 0 && kv.head_dim <= kMostConvertedDim && has_kv_scales(call.plan.geometry.kv_dtype)
+          : kv.dtype == call.q.dtype() && kv.head_dim % 8 == 0 && kv.head_dim <= 256;
   return call.part == StepPart::kPrefill && (call.q.dtype() == DType::kBF16 || call.q.dtype() == DType::kF16) &&
          has_dimension && kv.page_size % prefill::kBoxKeys == 0 && is_aligned(kv.k, 16) && is_aligned(kv.v, 16) &&
          is_wide(kv.page_stride) && is_wide(kv.head_stride) && is_wide(kv.token_stride) &&

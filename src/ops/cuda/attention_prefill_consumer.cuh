@@ -21,7 +21,8 @@ struct Softmax {
 
 struct Mask {
   int first_key;  // of the tile
-  int position;   // of the thread's first row
+  int position;   // of the thread's first row: the last key that it sees
+  int next_row;   // from it to the position of the second
   int window;
   bool is_needed;
 };
@@ -55,7 +56,7 @@ __device__ __forceinline__ void soften(float (&scores)[N], Softmax& state, const
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       const int key = mask.first_key + i / 4 * 8 + 2 * t + i % 2;
-      const int position = mask.position + i % 4 / 2 * 8;
+      const int position = mask.position + i % 4 / 2 * mask.next_row;
       if (key > position || (mask.window > 0 && key <= position - mask.window)) scores[i] = -INFINITY;
     }
   }
@@ -107,11 +108,11 @@ __device__ __forceinline__ uint4 transpose_in_four(uint32_t (&x)[4], int t) {
   return {x[0], x[1], x[2], x[3]};
 }
 
-// T is the dtype of queries and outputs; products are of f16 where the cache is e4m3.
-template <typename T, int D, bool IsF8>
+// T is the dtype of queries and outputs; products are of f16 where the cache holds codes.
+template <typename T, int D, bool HasCodes>
 struct Consumer {
-  using S = Shape<D, IsF8>;
-  using P = std::conditional_t<IsF8, f16, T>;
+  using S = Shape<D, HasCodes>;
+  using P = std::conditional_t<HasCodes, f16, T>;
   static constexpr int kScores = S::kKeys / 2;        // a thread
   static constexpr int kColumns = D < 128 ? D : 128;  // of D, that one product adds to
   static constexpr int kParts = D / kColumns;
@@ -192,11 +193,12 @@ struct Consumer {
   __device__ __forceinline__ void soften_tile(float (&scores)[kScores], Softmax& state, const Tile& tile, int j,
                                               const float* k_scales) const {
     const int t = lane % 4;
-    if constexpr (IsF8) multiply_columns(scores, k_scales + t * S::kScaleStride);
-    const int first_position = tile.first_position + consumer * kConsumerRows;
+    if constexpr (HasCodes) multiply_columns(scores, k_scales + t * S::kScaleStride);
+    const int first_position = args.is_causal ? tile.first_position + consumer * kConsumerRows : tile.last_key;
     const int last_position = first_position + kConsumerRows - 1;
     const Mask mask{.first_key = j * S::kKeys,
-                    .position = tile.first_position + row,
+                    .position = args.is_causal ? tile.first_position + row : tile.last_key,
+                    .next_row = args.is_causal ? 8 : 0,
                     .window = args.window,
                     .is_needed = (j + 1) * S::kKeys - 1 > first_position ||
                                  (args.window > 0 && j * S::kKeys <= last_position - args.window)};
@@ -204,7 +206,7 @@ struct Consumer {
   }
   __device__ __forceinline__ void pack_weights(uint32_t (&packed)[kScores / 2], float (&weights)[kScores],
                                                int v_stage) const {
-    if constexpr (IsF8) {
+    if constexpr (HasCodes) {
       barrier_wait(&control.v_full[v_stage % S::kVStages], static_cast<uint32_t>(v_stage / S::kVStages % 2));
       multiply_columns(weights, shared.v_scales(v_stage % S::kVStages) + lane % 4 * S::kScaleStride);
     }
@@ -220,7 +222,7 @@ struct Consumer {
       float weight = weights[r];
       weight += __shfl_xor_sync(0xffffffffu, weight, 1);
       weight += __shfl_xor_sync(0xffffffffu, weight, 2);
-      const float inverse = weight == 0 ? 0.0f : (IsF8 ? 1.0f / kValueBoost : 1.0f) / weight;
+      const float inverse = weight == 0 ? 0.0f : (HasCodes ? 1.0f / kValueBoost : 1.0f) / weight;
       const int out_row = row + 8 * r;
       T* const out = static_cast<T*>(args.out) + (tile.first_token + out_row) * args.out_token_stride +
                      tile.head * args.out_head_stride;
@@ -254,9 +256,9 @@ struct Consumer {
     wgmma_wait<0>();
     hold(scores);
     if (j + 1 == tile.end) release(&control.q_empty[0]);
-    if constexpr (!IsF8) release(&control.k_empty[0]);
+    if constexpr (!HasCodes) release(&control.k_empty[0]);
     soften_tile(scores, state, tile, j, shared.k_scales(0));
-    if constexpr (IsF8) release(&control.k_empty[0]);
+    if constexpr (HasCodes) release(&control.k_empty[0]);
     pack_weights(weights, scores, 0);
     // Each time round: the scores of one tile of keys, and the sums of the one before, which may be another unit's.
     while (true) {
@@ -279,16 +281,16 @@ struct Consumer {
       const int k_stage = step % S::kKStages;
       barrier_wait(&control.k_full[k_stage], static_cast<uint32_t>(step / S::kKStages % 2));
       multiply_keys(scores, k_stage);
-      if constexpr (!IsF8) barrier_wait(&control.v_full[v_stage], v_parity);
+      if constexpr (!HasCodes) barrier_wait(&control.v_full[v_stage], v_parity);
       add_values(sums, weights, v_stage);
       wgmma_wait<1>();
       hold(scores);
-      if constexpr (!IsF8) release(&control.k_empty[k_stage]);
+      if constexpr (!HasCodes) release(&control.k_empty[k_stage]);
       if (j + 1 == tile.end) release(&control.q_empty[q_turn % S::kQStages]);
       const float last_weight[2] = {state.weight[0], state.weight[1]};
       if (is_new) state = Softmax{};
       soften_tile(scores, state, tile, j, shared.k_scales(k_stage));
-      if constexpr (IsF8) release(&control.k_empty[k_stage]);
+      if constexpr (HasCodes) release(&control.k_empty[k_stage]);
       // The exponentials run under the last products, if only the compiler does not move the wait before them: it moves
       // nothing over this, which never waits.
       hold(scores);
@@ -314,7 +316,7 @@ struct Consumer {
       pack_weights(weights, scores, step);
     }
     const int v_stage = step % S::kVStages;
-    if constexpr (!IsF8) barrier_wait(&control.v_full[v_stage], static_cast<uint32_t>(step / S::kVStages % 2));
+    if constexpr (!HasCodes) barrier_wait(&control.v_full[v_stage], static_cast<uint32_t>(step / S::kVStages % 2));
     add_values(sums, weights, v_stage);
     wgmma_wait<0>();
 #pragma unroll

@@ -1,6 +1,6 @@
-// Prefill attention over an e4m3 cache: codes of K and V become f16, which holds them exactly, once for all query heads
-// and tiles of queries, in memory of the plan; the kernel of attention_prefill.cu then reads them as it reads pages.
-// Scales become floats, in the order in which its consumers want them. Included by its parts alone.
+// Prefill attention over a cache of e4m3 or int8 codes: those of K and V become f16, which holds them exactly, once for
+// all query heads and tiles of queries, in memory of the plan; the kernel of attention_prefill.cu then reads them as it
+// reads pages. Scales become floats, in the order in which its consumers want them. Included by its parts alone.
 #pragma once
 
 #include "ops/cuda/attention_prefill_tiles.cuh"
@@ -8,8 +8,6 @@
 namespace quire::cuda::prefill {
 
 // Memory: K of [tile][KV head of the launch][128 keys][D], V of the same, then scales [tile][KV head][K, V][160].
-constexpr int kConvertedScales = 160;  // of 128 keys: one tile's, or two's, with gaps
-
 __device__ __forceinline__ int64_t converted_scales_at(int tile, int kv_head, const Args& args, bool is_v) {
   const int num_kv_heads = args.num_unit_heads / args.group_size;
   return ((int64_t{tile} * num_kv_heads + kv_head) * 2 + (is_v ? 1 : 0)) * kConvertedScales;
@@ -37,7 +35,7 @@ struct ConvertArgs {
 
 // Grid: (tile of 128 keys, KV head of the launch, sequence), in blocks of 256 threads. What no query sees may hold
 // anything but for the scales, which are zero.
-template <int D>
+template <int D, bool IsI8>
 __global__ void __launch_bounds__(256) convert_kernel(ConvertArgs args) {
   using S = Shape<D, true>;
   const PrefillSequence sequence = args.sequences[blockIdx.z];
@@ -65,7 +63,10 @@ __global__ void __launch_bounds__(256) convert_kernel(ConvertArgs args) {
     const uint32_t words[4] = {x.x, x.y, x.z, x.w};
     uint32_t pairs[8];
 #pragma unroll
-    for (int p = 0; p < 8; ++p) pairs[p] = unpack_f8_pair(words[p / 2] >> (p % 2 * 16));
+    for (int p = 0; p < 8; ++p) {
+      const uint32_t pair = words[p / 2] >> (p % 2 * 16);
+      pairs[p] = IsI8 ? unpack_i8_pair(pair) : unpack_f8_pair(pair);
+    }
     uint4* const target = reinterpret_cast<uint4*>((which == 0 ? args.converted_k : args.converted_v) +
                                                    (place * kConvertedKeys + row) * D * 2 + part * 32);
     target[0] = {pairs[0], pairs[1], pairs[2], pairs[3]};
@@ -79,7 +80,10 @@ __global__ void __launch_bounds__(256) convert_kernel(ConvertArgs args) {
     const int64_t at =
         pages[key / args.page_size] * args.scale_page_stride + head * args.page_size + key % args.page_size;
     scale = __uint_as_float(static_cast<uint32_t>((which == 0 ? args.k_scales : args.v_scales)[at]) << 16);
-    if (which == 1) scale = fminf(scale * kValueBoost, kLargestF16);
+    if (which == 1) {
+      scale *= kValueBoost;
+      if (scale > kLargestF16) scale = kLargestF16;  // NaN stays
+    }
   }
   const int column = row % S::kKeys;
   args.converted_scales[(place * 2 + which) * kConvertedScales + row / S::kKeys * (S::kScaleBytes / 4) +

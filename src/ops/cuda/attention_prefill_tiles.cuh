@@ -18,21 +18,21 @@ constexpr int kBlockBytes = kGroupKeys * kRowBytes;
 
 // What one D takes. Slabs are 64 of the D elements: rows of 128 bytes. Queries lie slab after slab; keys and values in
 // groups of eight, which have a block of 1024 bytes for each slab, so that one copy brings whole rows.
-template <int D, bool IsF8>
+template <int D, bool HasCodes>
 struct Shape {
   static constexpr int kKeys = D <= 128 ? 128 : 64;  // a tile
   static constexpr int kSlabs = D / 64;
   static constexpr int kGroupBytes = kSlabs * kBlockBytes;
-  static constexpr bool kHasScales = IsF8;
-  static constexpr int kQStages = D == 256 || IsF8 ? 1 : 2;
-  static constexpr int kKStages = IsF8 ? 2 : 3;
-  static constexpr int kVStages = IsF8 && D <= 128 ? 3 : 2;
+  static constexpr bool kHasScales = HasCodes;
+  static constexpr int kQStages = D == 256 || HasCodes ? 1 : 2;
+  static constexpr int kKStages = HasCodes ? 2 : 3;
+  static constexpr int kVStages = HasCodes && D <= 128 ? 3 : 2;
   static constexpr int kQSlabBytes = kPrefillTileRows * kRowBytes;
   static constexpr int kQBytes = kSlabs * kQSlabBytes;
   static constexpr int kTileBytes = kKeys / kGroupKeys * kGroupBytes;
   // Four lanes of a row of scores each find their keys' scales in a row.
   static constexpr int kScaleStride = kKeys / 4 + 4;
-  static constexpr int kScaleBytes = IsF8 ? 4 * kScaleStride * 4 : 0;
+  static constexpr int kScaleBytes = HasCodes ? 4 * kScaleStride * 4 : 0;
   static constexpr int kKOffset = kQStages * kQBytes;
   static constexpr int kVOffset = kKOffset + kKStages * kTileBytes;
   static constexpr int kScaleOffset = kVOffset + kVStages * kTileBytes;
@@ -50,7 +50,7 @@ struct Args : AttentionArgs {
   int num_unit_heads;
   int num_units;                  // items times those
   int box_keys;                   // of boxes that bring all slabs; 0: boxes are of eight keys and one slab
-  const float* converted_scales;  // of an e4m3 cache: see attention_prefill_convert.cuh
+  const float* converted_scales;  // of a cache of codes: see attention_prefill_convert.cuh
 };
 
 // A unit of work: the queries of one item and head, and the keys that they see.
@@ -64,7 +64,7 @@ struct Tile {
   int last_key;
   int begin;  // tiles of keys
   int end;
-  int first_converted;  // of an e4m3 cache: where tile 0 would lie
+  int first_converted;  // of a cache of codes: where tile 0 would lie
 };
 
 template <typename S>
@@ -120,7 +120,7 @@ struct Walk {
     tile.num_rows = item.num_rows;
     tile.first_position = item.first_position;
     tile.first_key = args.window > 0 ? max(0, tile.first_position - args.window + 1) : 0;
-    tile.last_key = tile.first_position + tile.num_rows - 1;
+    tile.last_key = args.is_causal ? tile.first_position + tile.num_rows - 1 : item.length - 1;
     tile.begin = tile.first_key / S::kKeys;
     tile.end = tile.last_key / S::kKeys + 1;
     tile.first_converted = item.first_converted;

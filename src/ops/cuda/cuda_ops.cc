@@ -11,6 +11,7 @@
 #include "ops/cuda/linear.h"
 #include "ops/cuda/linear_cublaslt.h"
 #include "ops/cuda/linear_few_tokens.h"
+#include "ops/cuda/linear_int8.h"
 #include "ops/cuda/sampling.h"
 #include "ops/cuda/weights.h"
 #include "ops/host_memory.h"
@@ -50,7 +51,7 @@ void check_same_shape(const ConstTensorView& a, const ConstTensorView& b) {
 // Whether the row that would run takes the norm of the call.
 bool accepts_norm(const cuda::LinearCall& call) {
   return cuda::accepts_gemv(call) || cuda::accepts_gemv_integer(call) || cuda::accepts_few_tokens(call) ||
-         cuda::accepts_cublaslt_f8(call);
+         cuda::accepts_cublaslt_f8(call) || cuda::accepts_int8(call);
 }
 
 template <typename Call>
@@ -121,6 +122,7 @@ std::string CudaOps::numerics() const {
   constexpr int kVersion = 2;
   std::string text = description_ + ", numerics " + std::to_string(kVersion);
   if (weight_quantization_ == WeightQuantization::kF8) text += ", weights in e4m3";
+  if (weight_quantization_ == WeightQuantization::kI8) text += ", weights in int8";
   for (const auto& [op, row] : forced_kernels_) text += ", " + op + "=" + row;
   return text;
 }
@@ -183,14 +185,19 @@ void CudaOps::synchronize(OpContext& context) {
 
 Result<Weight> CudaOps::pack(const Weight& file_weight) {
   ASSIGN_OR_RETURN(Weight packed, cuda::pack_weight(pool_, file_weight));
-  if (weight_quantization_ == WeightQuantization::kF8 && packed.quant().is_float) return cuda::quantize_to_f8(packed);
+  return quantize(std::move(packed));
+}
+
+Result<Weight> CudaOps::quantize(Weight packed) const {
+  if (!packed.quant().is_float) return packed;
+  if (weight_quantization_ == WeightQuantization::kF8) return cuda::quantize_to_f8(packed);
+  if (weight_quantization_ == WeightQuantization::kI8) return cuda::quantize_to_i8(packed);
   return packed;
 }
 
 Result<Weight> CudaOps::make_random_weight(const Weight& shape, uint64_t seed) {
   ASSIGN_OR_RETURN(Weight packed, cuda::make_random_weight(pool_, shape, seed));
-  if (weight_quantization_ == WeightQuantization::kF8 && packed.quant().is_float) return cuda::quantize_to_f8(packed);
-  return packed;
+  return quantize(std::move(packed));
 }
 
 void CudaOps::embedding(OpContext& context, TensorView y, const Weight& table, ConstTensorView ids, float scale) {
@@ -288,8 +295,9 @@ void CudaOps::norm_linear(OpContext& context, TensorView y, ConstTensorView x, c
                               .weight = weight,
                               .epilogue = epilogue,
                               .norm = norm};
-  const bool takes_norm = weight.layout == Layout::kCudaF8
-                              ? cuda::accepts_quantize_normed(x, norm.weight)
+  const bool takes_norm = weight.layout == Layout::kCudaF8 ? cuda::accepts_quantize_normed(x, norm.weight)
+                          : weight.layout == Layout::kCudaI8
+                              ? cuda::accepts_int8_tokens(x, norm.weight)
                               : cuda::accepts_gemv(call) || cuda::accepts_gemv_integer(call);
   if (!norm.weight.is_given() || !forced_kernel("linear").empty() || !takes_norm || !accepts_norm(call)) {
     return Ops::norm_linear(context, y, x, norm, weight, epilogue);
@@ -314,6 +322,7 @@ void CudaOps::norm_gated_linear(OpContext& context, TensorView y, ConstTensorVie
   if (!forced_kernel("linear").empty()) return Ops::norm_gated_linear(context, y, x, norm, weight, bias, activation);
   if (cuda::accepts_gated_gemv(call)) return cuda::linear_gemv(call);
   if (cuda::accepts_gated_gemv_integer(call)) return cuda::linear_gemv_integer(call);
+  if (cuda::accepts_gated_int8(call)) return cuda::linear_int8(call);
   const bool takes_norm =
       !norm.weight.is_given() || (weight.layout == Layout::kCudaF8 && cuda::accepts_quantize_normed(x, norm.weight));
   if (takes_norm) {
@@ -374,7 +383,7 @@ void CudaOps::write_kv(OpContext& context, const PagedKv& kv, ConstTensorView k,
   CHECK(k.size(1) == kv.num_kv_heads);
   CHECK(k.size(2) == kv.head_dim);
   CHECK(slots.num_elements() == k.size(0));
-  CHECK(cuda::is_activation_dtype(kv.dtype) || kv.dtype == DType::kF8E4M3);
+  CHECK(cuda::is_activation_dtype(kv.dtype) || has_kv_scales(kv.dtype));
   cuda::write_kv(stream_of(context), kv, k, v, slots);
 }
 

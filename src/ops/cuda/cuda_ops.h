@@ -29,7 +29,7 @@ class CudaOps final : public Ops {
   Device device() const override { return {DeviceKind::kCuda, device_index_}; }
   std::string description() const override { return description_; }
   std::string numerics() const override;
-  bool takes_kv_dtype(DType dtype) const override { return Ops::takes_kv_dtype(dtype) || dtype == DType::kF8E4M3; }
+  bool takes_kv_dtype(DType dtype) const override { return Ops::takes_kv_dtype(dtype) || has_kv_scales(dtype); }
 
   MemorySize memory() const override;
   Result<DeviceBuffer> allocate(int64_t num_bytes, const char* purpose) override;
@@ -85,6 +85,8 @@ class CudaOps final : public Ops {
   cuda::LinearLibrary* linear_library() const { return library_.get(); }
 
  private:
+  // Float weights become what weight_quantization_ says.
+  Result<Weight> quantize(Weight packed) const;
   CudaOps(const BackendOptions& options, std::string description);
 
   std::string_view forced_kernel(std::string_view op) const;

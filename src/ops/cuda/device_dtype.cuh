@@ -46,6 +46,7 @@ __device__ __forceinline__ float load_as_float(const void* data, DType dtype, in
   if (dtype == DType::kF8E4M3) {
     return to_float(f16(__nv_cvt_fp8_to_halfraw(static_cast<const __nv_fp8_storage_t*>(data)[index], __NV_E4M3)));
   }
+  if (dtype == DType::kI8) return static_cast<float>(static_cast<const int8_t*>(data)[index]);
   return to_float(static_cast<const bf16*>(data)[index]);
 }
 __device__ __forceinline__ void store_float_as(void* data, DType dtype, int64_t index, float value) {

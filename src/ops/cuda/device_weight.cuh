@@ -66,6 +66,10 @@ __device__ __forceinline__ float load_weight(const DeviceWeight& w, int64_t expe
     return __fmul_rn(f8_to_float(w.codes[(expert * w.n + row) * w.k + k]),
                      reinterpret_cast<const float*>(w.scales)[expert * w.n + row]);
   }
+  if (w.is_i8) {
+    return __fmul_rn(static_cast<float>(reinterpret_cast<const int8_t*>(w.codes)[(expert * w.n + row) * w.k + k]),
+                     reinterpret_cast<const float*>(w.scales)[expert * w.n + row]);
+  }
   if (w.format == FormatId::kF32) return reinterpret_cast<const float*>(w.codes)[(expert * w.n + row) * w.k + k];
   if (w.format == FormatId::kF16) {
     return to_float(reinterpret_cast<const f16*>(w.codes)[(expert * w.n + row) * w.k + k]);

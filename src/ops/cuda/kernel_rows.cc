@@ -3,6 +3,7 @@
 #include "ops/cuda/linear.h"
 #include "ops/cuda/linear_cublaslt.h"
 #include "ops/cuda/linear_few_tokens.h"
+#include "ops/cuda/linear_int8.h"
 
 namespace quire::cuda {
 
@@ -18,6 +19,7 @@ constexpr KernelRow<LinearCall> kLinearRows[] = {
     {"gemv_integer", accepts_gemv_integer, linear_gemv_integer, "gemv"},
     {"few_tokens", accepts_few_tokens, linear_few_tokens, "decode"},
     {"few_tokens_integer", accepts_few_tokens_integer, linear_few_tokens_integer, "few_tokens_integer"},
+    {"int8", accepts_int8, linear_int8, "int8"},
     {"skinny_mma", accepts_skinny_mma, linear_skinny_mma, "decode"},
     {"cublaslt", accepts_cublaslt, linear_cublaslt, "prefill"},
     {"cublaslt_f8", accepts_cublaslt_f8, linear_cublaslt_f8, "prefill"},

@@ -13,11 +13,16 @@
 
 namespace quire::cuda {
 
+// Before Hopper kernels start when the one before has ended.
 __device__ __forceinline__ void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 }
 __device__ __forceinline__ void let_next_start() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
 }
 
 // shared_bytes: dynamic shared memory of a block.

@@ -340,7 +340,7 @@ void linear_dequantize_cublaslt(const LinearCall& call) {
 
 void linear(const LinearCall& call, std::string_view forced_row) {
   const Weight& weight = call.weight;
-  CHECK(weight.layout == Layout::kCudaPlanes || weight.layout == Layout::kCudaF8);
+  CHECK(weight.layout == Layout::kCudaPlanes || weight.layout == Layout::kCudaF8 || weight.layout == Layout::kCudaI8);
   CHECK(call.x.rank() == 2);
   CHECK(call.y.rank() == 2);
   CHECK(call.x.size(1) == weight.k);

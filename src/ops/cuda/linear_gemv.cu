@@ -31,7 +31,7 @@ constexpr int kStages = 6;  // batches in the ring: 192 KB a multiprocessor
 
 struct Args {
   const void* w;
-  const float* scales;  // of e4m3 weights: an output each
+  const float* scales;  // of e4m3 and int8 weights: an output each
   const void* x;
   void* y;
   const float* bias;         // or null
@@ -57,11 +57,11 @@ __device__ __forceinline__ float high_float(uint32_t pair, f16) {
   return __half2float(__ushort_as_half(static_cast<unsigned short>(pair >> 16)));
 }
 
-// Two e4m3 numbers as f16: exact.
-__device__ __forceinline__ __half2 unpack_f8(uint32_t pair) {
-  uint32_t halves;
-  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<unsigned short>(pair)));
-  return *reinterpret_cast<__half2*>(&halves);
+// Two e4m3 numbers, or int8, as f16: exact.
+template <typename W>
+__device__ __forceinline__ __half2 unpack_codes(uint32_t pair) {
+  const uint32_t halves = std::is_same_v<W, int8_t> ? unpack_i8_pair(pair) : unpack_f8_pair(pair);
+  return *reinterpret_cast<const __half2*>(&halves);
 }
 
 template <typename T>
@@ -92,11 +92,11 @@ __device__ __forceinline__ void copy_to_shared(void* target, const void* source)
                : "memory");
 }
 
-// W is T, or uint8_t for e4m3.
+// W is T, or uint8_t for e4m3, int8_t for int8.
 template <typename T, typename W, int S, bool IsGated>
 __global__ void __launch_bounds__(kMaxThreads, 1) gemv_kernel(Args args) {
   constexpr int R = kLoads / S;
-  constexpr bool kIsF8 = sizeof(W) == 1;
+  constexpr bool kHasCodes = sizeof(W) == 1;
   constexpr int E = 16 / static_cast<int>(sizeof(W));  // weights of a load
   __shared__ float partials[2][kGroup][kMaxWarps][R];
   __shared__ float norm_partials[kMaxWarps];
@@ -182,10 +182,10 @@ __global__ void __launch_bounds__(kMaxThreads, 1) gemv_kernel(Args args) {
     }
   }
 
-  // Beside e4m3 weights the inputs are f16, brought to at most 1: sums of 8 products stay small.
-  __half2 halves[kIsF8 ? S : 1][kIsF8 ? E / 2 : 1];
+  // Beside codes the inputs are f16, brought to at most 1: sums of 8 products stay small.
+  __half2 halves[kHasCodes ? S : 1][kHasCodes ? E / 2 : 1];
   float input_scale = 1.0f;
-  if constexpr (kIsF8) {
+  if constexpr (kHasCodes) {
     float largest = 0;
 #pragma unroll
     for (int s = 0; s < S; ++s) {
@@ -222,13 +222,13 @@ __global__ void __launch_bounds__(kMaxThreads, 1) gemv_kernel(Args args) {
 #pragma unroll
       for (int s = 0; s < S; ++s) {
         const uint4 loaded = element[s] < args.k ? ring[slot(stage, r, s)] : uint4{0, 0, 0, 0};
-        if constexpr (kIsF8) {
+        if constexpr (kHasCodes) {
           const uint32_t words[4] = {loaded.x, loaded.y, loaded.z, loaded.w};
           __half2 products = __float2half2_rn(0.0f);
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
-            products = __hfma2(unpack_f8(words[i]), halves[s][2 * i], products);
-            products = __hfma2(unpack_f8(words[i] >> 16), halves[s][2 * i + 1], products);
+            products = __hfma2(unpack_codes<W>(words[i]), halves[s][2 * i], products);
+            products = __hfma2(unpack_codes<W>(words[i] >> 16), halves[s][2 * i + 1], products);
           }
           sums[r] += __low2float(products) + __high2float(products);
         } else {
@@ -275,11 +275,11 @@ __global__ void __launch_bounds__(kMaxThreads, 1) gemv_kernel(Args args) {
         return sum;
       };
       float sum = sum_of(lane % kOutputs);
-      if constexpr (kIsF8) sum *= args.scales[output] * input_scale;
+      if constexpr (kHasCodes) sum *= args.scales[output] * input_scale;
       if (args.bias != nullptr) sum += args.bias[output];
       if constexpr (IsGated) {
         float up = sum_of(lane % kOutputs + R / 2);
-        if constexpr (kIsF8) up *= args.scales[output + num_outputs] * input_scale;
+        if constexpr (kHasCodes) up *= args.scales[output + num_outputs] * input_scale;
         if (args.bias != nullptr) up += args.bias[output + num_outputs];
         constexpr DType kDType = std::is_same_v<T, bf16> ? DType::kBF16 : DType::kF16;
         static_cast<T*>(args.y)[output] = from_float<T>(gated(args.gate, kDType, sum, up));
@@ -319,10 +319,19 @@ void launch(cudaStream_t stream, const Args& args) {
 }
 
 template <typename T>
-void launch_any(cudaStream_t stream, const Args& args, bool is_f8, bool is_gated) {
-  const auto function = is_f8 ? (is_gated ? launch<T, uint8_t, true> : launch<T, uint8_t, false>)
-                              : (is_gated ? launch<T, T, true> : launch<T, T, false>);
+void launch_any(cudaStream_t stream, const Args& args, Layout layout, bool is_gated) {
+  const auto function = layout == Layout::kCudaF8   ? (is_gated ? launch<T, uint8_t, true> : launch<T, uint8_t, false>)
+                        : layout == Layout::kCudaI8 ? (is_gated ? launch<T, int8_t, true> : launch<T, int8_t, false>)
+                                                    : (is_gated ? launch<T, T, true> : launch<T, T, false>);
   function(stream, args);
+}
+
+}  // namespace
+
+namespace {
+
+bool has_codes(const Weight& weight) {
+  return weight.layout == Layout::kCudaF8 || weight.layout == Layout::kCudaI8;
 }
 
 }  // namespace
@@ -331,9 +340,8 @@ bool accepts_gemv(const LinearCall& call) {
   const Weight& weight = call.weight;
   const DType dtype = call.x.dtype();
   if (dtype == DType::kF32 || call.x.size(0) != 1 || call.offsets.is_given() || weight.num_experts != 1) return false;
-  const bool is_f8 = weight.layout == Layout::kCudaF8;
-  const int64_t per_load = is_f8 ? 16 : 8;
-  return (is_f8 || weight.format == (dtype == DType::kBF16 ? FormatId::kBF16 : FormatId::kF16)) &&
+  const int64_t per_load = has_codes(weight) ? 16 : 8;
+  return (has_codes(weight) || weight.format == (dtype == DType::kBF16 ? FormatId::kBF16 : FormatId::kF16)) &&
          weight.k % per_load == 0 && weight.k >= 256 && weight.k <= kMaxSlices * per_load * kMaxThreads &&
          weight.n <= (1 << 24) && is_aligned(weight.parts[0].data(), 16) && is_aligned(call.x.raw_data(), 16) &&
          (!call.norm.weight.is_given() || is_aligned(call.norm.weight.raw_data(), 16));
@@ -342,26 +350,26 @@ bool accepts_gemv(const LinearCall& call) {
 bool accepts_gated_gemv(const LinearCall& call) {
   // A batch needs a row of each half.
   return accepts_gemv(call) && call.weight.n % 2 == 0 &&
-         call.weight.k <= 2 * (call.weight.layout == Layout::kCudaF8 ? 16 : 8) * kMaxThreads &&
-         call.y.dtype() == call.x.dtype();
+         call.weight.k <= 2 * (has_codes(call.weight) ? 16 : 8) * kMaxThreads && call.y.dtype() == call.x.dtype();
 }
 
 void linear_gemv(const LinearCall& call) {
-  const bool is_f8 = call.weight.layout == Layout::kCudaF8;
-  const Args args{.w = call.weight.parts[0].data(),
-                  .scales = is_f8 ? reinterpret_cast<const float*>(call.weight.parts[1].data()) : nullptr,
-                  .x = call.x.raw_data(),
-                  .y = call.y.raw_data(),
-                  .bias = call.epilogue.bias.is_given() ? call.epilogue.bias.data<float>() : nullptr,
-                  .residual = call.epilogue.residual.raw_data(),
-                  .norm_weight = call.norm.weight.is_given() ? call.norm.weight.data<float>() : nullptr,
-                  .epsilon = call.norm.epsilon,
-                  .n = static_cast<int>(call.weight.n),
-                  .k = static_cast<int>(call.weight.k),
-                  .is_y_float = call.y.dtype() == DType::kF32,
-                  .gate = call.gate};
+  const Args args{
+      .w = call.weight.parts[0].data(),
+      .scales = has_codes(call.weight) ? reinterpret_cast<const float*>(call.weight.parts[1].data()) : nullptr,
+      .x = call.x.raw_data(),
+      .y = call.y.raw_data(),
+      .bias = call.epilogue.bias.is_given() ? call.epilogue.bias.data<float>() : nullptr,
+      .residual = call.epilogue.residual.raw_data(),
+      .norm_weight = call.norm.weight.is_given() ? call.norm.weight.data<float>() : nullptr,
+      .epsilon = call.norm.epsilon,
+      .n = static_cast<int>(call.weight.n),
+      .k = static_cast<int>(call.weight.k),
+      .is_y_float = call.y.dtype() == DType::kF32,
+      .gate = call.gate};
   const bool is_gated = call.gate != Gate::kNone;
-  (call.x.dtype() == DType::kBF16 ? launch_any<bf16> : launch_any<f16>)(call.stream, args, is_f8, is_gated);
+  (call.x.dtype() == DType::kBF16 ? launch_any<bf16> : launch_any<f16>)(call.stream, args, call.weight.layout,
+                                                                        is_gated);
 }
 
 }  // namespace quire::cuda

@@ -3,6 +3,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include <cstdint>
 
@@ -69,9 +70,25 @@ __device__ __forceinline__ void load_matrices(uint32_t (&x)[4], uint32_t address
 
 // Two e4m3 numbers as f16, exactly.
 __device__ __forceinline__ uint32_t unpack_f8_pair(uint32_t pair) {
+#if __CUDA_ARCH__ >= 890
   uint32_t halves;
   asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(static_cast<unsigned short>(pair)));
   return halves;
+#else
+  const __half2_raw halves = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(pair), __NV_E4M3);
+  return halves.x | static_cast<uint32_t>(halves.y) << 16;
+#endif
+}
+
+// Bytes A and B of four int8 as f16, exactly: each plus 128 is the low bits of 1024 at first.
+template <int A, int B>
+__device__ __forceinline__ uint32_t unpack_i8(uint32_t word) {
+  const uint32_t halves = __byte_perm(word ^ 0x80808080u, 0x64646464u, A | 4 << 4 | B << 8 | 4 << 12);
+  const __half2 codes = __hsub2(*reinterpret_cast<const __half2*>(&halves), __float2half2_rn(1152.0f));
+  return *reinterpret_cast<const uint32_t*>(&codes);
+}
+__device__ __forceinline__ uint32_t unpack_i8_pair(uint32_t pair) {
+  return unpack_i8<0, 1>(pair);
 }
 
 // 16 bytes that a multiprocessor reads once: they shall not push other data out of its cache.

@@ -2,6 +2,8 @@
 // once. All are bound by memory.
 #include <cuda_fp8.h>
 
+#include <type_traits>
+
 #include "ops/cuda/elementwise.cuh"
 
 namespace quire::cuda {
@@ -58,16 +60,43 @@ __global__ void write_kv_kernel(PagedKv kv, Rows<const T*> k, Rows<const T*> v, 
   store_float_as(kv.v, kv.dtype, offset, to_float(v.data[token * v.token_stride + head * v.head_stride + d]));
 }
 
-// Codes of a row are of x times 1 / scale: the largest becomes 448, but for the rounding of the scale to bf16.
-__device__ __forceinline__ float f8_scale_of(float largest) {
-  const float scale = to_float(from_float<bf16>(largest / 448.0f));
-  return scale > 0 ? scale : 1.0f;
+// What a cache with scales holds: e4m3 numbers or int8. Codes of a row are of x times 1 / scale: the largest becomes
+// 448 or 127, but for the rounding of the scale to bf16.
+struct F8Codes {
+  static constexpr float kLargest = 448.0f;
+  __device__ __forceinline__ static uint8_t of(float x) { return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3); }
+  __device__ __forceinline__ static uint32_t pair(float low, float high) {
+    return __nv_cvt_float2_to_fp8x2({low, high}, __NV_SATFINITE, __NV_E4M3);
+  }
+};
+struct I8Codes {
+  static constexpr float kLargest = 127.0f;
+  __device__ __forceinline__ static uint8_t of(float x) {
+    return static_cast<uint8_t>(max(-127, min(127, __float2int_rn(x))));
+  }
+  __device__ __forceinline__ static uint32_t pair(float low, float high) { return of(low) | uint32_t{of(high)} << 8; }
+};
+
+// The larger in size; of int8 a NaN is the largest, since no code tells of it.
+template <typename C>
+__device__ __forceinline__ float larger(float largest, float x) {
+  if constexpr (std::is_same_v<C, I8Codes>) {
+    return __uint_as_float(max(__float_as_uint(largest), __float_as_uint(x) & 0x7fffffffu));
+  } else {
+    return fmaxf(largest, fabsf(x));
+  }
 }
 
-// The same for an e4m3 cache: a warp a row of K or of V. Grid: x rows of K and then of V.
-template <typename T>
-__global__ void write_kv_f8_kernel(PagedKv kv, Rows<const T*> k, Rows<const T*> v, const int64_t* slots,
-                                   int64_t num_rows) {
+template <typename C>
+__device__ __forceinline__ float scale_of(float largest) {
+  const float scale = to_float(from_float<bf16>(largest / C::kLargest));
+  return scale == 0 ? 1.0f : scale;
+}
+
+// The same for a cache with scales: a warp a row of K or of V. Grid: x rows of K and then of V.
+template <typename T, typename C>
+__global__ void write_kv_codes_kernel(PagedKv kv, Rows<const T*> k, Rows<const T*> v, const int64_t* slots,
+                                      int64_t num_rows) {
   const int64_t row = int64_t{blockIdx.x} * (blockDim.x / 32) + threadIdx.x / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (row >= 2 * num_rows) return;
@@ -79,15 +108,19 @@ __global__ void write_kv_f8_kernel(PagedKv kv, Rows<const T*> k, Rows<const T*> 
   const Rows<const T*>& rows = is_v ? v : k;
   const T* source = rows.data + token * rows.token_stride + head * rows.head_stride;
   float largest = 0;
-  for (int d = lane; d < kv.head_dim; d += 32) largest = fmaxf(largest, fabsf(to_float(source[d])));
-  const float scale = f8_scale_of(warp_max(largest));
+  for (int d = lane; d < kv.head_dim; d += 32) largest = larger<C>(largest, to_float(source[d]));
+#pragma unroll
+  for (int other = 16; other > 0; other /= 2) {
+    largest = larger<C>(largest, __shfl_xor_sync(0xffffffffu, largest, other));
+  }
+  const float scale = scale_of<C>(largest);
   const float inverse = 1.0f / scale;
   const int64_t page = slot / kv.page_size;
   const int64_t offset = slot % kv.page_size;
   uint8_t* target = static_cast<uint8_t*>(is_v ? kv.v : kv.k) + page * kv.page_stride + head * kv.head_stride +
                     offset * kv.token_stride;
   for (int d = lane; d < kv.head_dim; d += 32) {
-    target[d] = __nv_cvt_float_to_fp8(to_float(source[d]) * inverse, __NV_SATFINITE, __NV_E4M3);
+    target[d] = C::of(to_float(source[d]) * inverse);
   }
   if (lane == 0) {
     static_cast<bf16*>(is_v ? kv.v_scales : kv.k_scales)[page * kv.scale_page_stride + head * kv.page_size + offset] =
@@ -109,24 +142,24 @@ struct RopeWrite {
   int64_t num_items;
 };
 
-__device__ __forceinline__ uint2 pack_f8(const float (&x)[8], float factor) {
+template <typename C>
+__device__ __forceinline__ uint2 pack_codes(const float (&x)[8], float factor) {
   uint32_t words[4];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    words[i] = __nv_cvt_float2_to_fp8x2({x[2 * i] * factor, x[2 * i + 1] * factor}, __NV_SATFINITE, __NV_E4M3);
-  }
+  for (int i = 0; i < 4; ++i) words[i] = C::pair(x[2 * i] * factor, x[2 * i + 1] * factor);
   return {words[0] | words[1] << 16, words[2] | words[3] << 16};
 }
 
 // A thread 16 elements of a head: 8 pairs of q or of k, or 16 elements of v. Heads of a token: q's, k's, v's. Where the
-// cache is e4m3 a head's threads are neighbours in one warp.
-template <typename T, bool IsF8>
+// cache holds codes (C is not void) a head's threads are neighbours in one warp.
+template <typename T, typename C>
 __global__ void rope_and_write_kernel(RopeWrite<T> args) {
   using Vec = Vector<T, 8>;
+  constexpr bool kHasCodes = !std::is_void_v<C>;
   let_next_start();
   wait_for_previous();
   const int64_t own_index = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (!IsF8 && own_index >= args.num_items) return;
+  if (!kHasCodes && own_index >= args.num_items) return;
   const int64_t index = min(own_index, args.num_items - 1);  // all lanes of a warp go on together
   const int num_kv_heads = args.kv.num_kv_heads;
   const int half = args.kv.head_dim / 2;
@@ -173,30 +206,30 @@ __global__ void rope_and_write_kernel(RopeWrite<T> args) {
       for (int i = 0; i < 8; ++i) rotate(first.v[i], second.v[i], i);
     }
   }
-  if constexpr (IsF8) {
+  if constexpr (kHasCodes) {
     float values[2][8];
     float largest = 0;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       values[0][i] = to_float(first.v[i]);
       values[1][i] = to_float(second.v[i]);
-      largest = fmaxf(largest, fmaxf(fabsf(values[0][i]), fabsf(values[1][i])));
+      largest = larger<C>(larger<C>(largest, values[0][i]), values[1][i]);
     }
     for (int lane = 1; lane < chunks; lane *= 2) {
-      largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, lane));
+      largest = larger<C>(largest, __shfl_xor_sync(0xffffffffu, largest, lane));
     }
     if (own_index >= args.num_items) return;
     if (!is_q) {
       const int64_t slot = args.slots[token];
       if (slot < 0) return;
-      const float scale = f8_scale_of(largest);
+      const float scale = scale_of<C>(largest);
       const float inverse = 1.0f / scale;
       const int64_t page = slot / args.kv.page_size;
       const int64_t offset = slot % args.kv.page_size;
       uint8_t* codes = static_cast<uint8_t*>(is_v ? args.kv.v : args.kv.k) + page * args.kv.page_stride +
                        kv_head * args.kv.head_stride + offset * args.kv.token_stride;
-      *reinterpret_cast<uint2*>(codes + first_offset) = pack_f8(values[0], inverse);
-      *reinterpret_cast<uint2*>(codes + second_offset) = pack_f8(values[1], inverse);
+      *reinterpret_cast<uint2*>(codes + first_offset) = pack_codes<C>(values[0], inverse);
+      *reinterpret_cast<uint2*>(codes + second_offset) = pack_codes<C>(values[1], inverse);
       if (chunk == 0) {
         static_cast<bf16*>(
             is_v ? args.kv.v_scales
@@ -251,10 +284,12 @@ void write_kv(cudaStream_t stream, const PagedKv& kv, const ConstTensorView& k, 
   if (num_elements == 0) return;
   dispatch_activation(k.dtype(), [&](auto type) {
     using T = decltype(type);
-    if (kv.dtype == DType::kF8E4M3) {
+    if (has_kv_scales(kv.dtype)) {
       const int64_t num_rows = k.size(0) * k.size(1);
-      write_kv_f8_kernel<T><<<flat_grid(2 * num_rows * 32), kThreads, 0, stream>>>(kv, rows_of<T>(k), rows_of<T>(v),
-                                                                                   slots.data<int64_t>(), num_rows);
+      const auto kernel =
+          kv.dtype == DType::kI8 ? write_kv_codes_kernel<T, I8Codes> : write_kv_codes_kernel<T, F8Codes>;
+      kernel<<<flat_grid(2 * num_rows * 32), kThreads, 0, stream>>>(kv, rows_of<T>(k), rows_of<T>(v),
+                                                                    slots.data<int64_t>(), num_rows);
       return;
     }
     write_kv_kernel<T><<<flat_grid(num_elements), kThreads, 0, stream>>>(kv, rows_of<T>(k), rows_of<T>(v),
@@ -266,13 +301,14 @@ void write_kv(cudaStream_t stream, const PagedKv& kv, const ConstTensorView& k, 
 bool accepts_rope_and_write(const RopeWriteArgs& args) {
   const PagedKv& kv = args.kv;
   const DType dtype = args.q.dtype();
-  const bool is_f8 = kv.dtype == DType::kF8E4M3;
+  const bool has_codes = has_kv_scales(kv.dtype);
   const int chunks = kv.head_dim / 16;
-  if (is_f8 && (chunks > 32 || (chunks & (chunks - 1)) != 0)) return false;
-  return dtype != DType::kF32 && args.k.dtype() == dtype && args.v.dtype() == dtype && (is_f8 || kv.dtype == dtype) &&
-         kv.head_dim % 16 == 0 && args.q.size(2) == kv.head_dim && args.table.size(1) == kv.head_dim &&
-         is_vectorizable(args.q) && is_vectorizable(args.k) && is_vectorizable(args.v) && is_aligned(kv.k, 16) &&
-         is_aligned(kv.v, 16) && kv.page_stride % 8 == 0 && kv.head_stride % 8 == 0 && kv.token_stride % 8 == 0;
+  if (has_codes && (chunks > 32 || (chunks & (chunks - 1)) != 0)) return false;
+  return dtype != DType::kF32 && args.k.dtype() == dtype && args.v.dtype() == dtype &&
+         (has_codes || kv.dtype == dtype) && kv.head_dim % 16 == 0 && args.q.size(2) == kv.head_dim &&
+         args.table.size(1) == kv.head_dim && is_vectorizable(args.q) && is_vectorizable(args.k) &&
+         is_vectorizable(args.v) && is_aligned(kv.k, 16) && is_aligned(kv.v, 16) && kv.page_stride % 8 == 0 &&
+         kv.head_stride % 8 == 0 && kv.token_stride % 8 == 0;
 }
 
 void rope_and_write(cudaStream_t stream, const RopeWriteArgs& args) {
@@ -293,7 +329,9 @@ void rope_and_write(cudaStream_t stream, const RopeWriteArgs& args) {
                             .num_heads = num_heads,
                             .is_interleaved = args.is_interleaved,
                             .num_items = num_items};
-    const auto kernel = kv.dtype == DType::kF8E4M3 ? rope_and_write_kernel<T, true> : rope_and_write_kernel<T, false>;
+    const auto kernel = kv.dtype == DType::kF8E4M3 ? rope_and_write_kernel<T, F8Codes>
+                        : kv.dtype == DType::kI8   ? rope_and_write_kernel<T, I8Codes>
+                                                   : rope_and_write_kernel<T, void>;
     launch_dependent(stream, kernel, dim3(static_cast<unsigned>(ceil_div<int64_t>(num_items, kThreadsHere))),
                      dim3(kThreadsHere), call);
   });

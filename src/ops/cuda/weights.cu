@@ -4,6 +4,7 @@
 #include <cuda_fp8.h>
 
 #include <algorithm>
+#include <type_traits>
 #include <vector>
 
 #include "ops/cuda/cuda_support.h"
@@ -193,25 +194,78 @@ Result<Weight> pack_integer_weight(ThreadPool& pool, const Weight& file_weight) 
   return packed;
 }
 
-}  // namespace
+struct F8Rows {
+  static constexpr Layout kLayout = Layout::kCudaF8;
+  __device__ __forceinline__ static float scale_of(float largest) { return largest > 0 ? largest / kLargestF8 : 1.0f; }
+  __device__ __forceinline__ static uint8_t code_of(float x) {
+    return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3);
+  }
+};
+// See quant/int8_rows.h.
+struct I8Rows {
+  static constexpr Layout kLayout = Layout::kCudaI8;
+  __device__ __forceinline__ static float scale_of(float largest) {
+    if (largest == 0) return 1.0f;
+    const float scale = largest / 127.0f;
+    return to_float(from_float<f16>(scale < 0x1p-24f ? 0x1p-24f : scale));
+  }
+  __device__ __forceinline__ static uint8_t code_of(float x) {
+    return static_cast<uint8_t>(max(-127, min(127, __float2int_rn(x))));
+  }
+};
 
-// A block a row: its largest, then the codes.
-template <typename T>
+// A block a row: its largest, then the codes. Of int8 NaN is the largest.
+template <typename T, typename C>
 __global__ void quantize_rows_kernel(uint8_t* codes, float* scales, const T* rows, int64_t k) {
-  __shared__ float partial[kThreads / 32];
+  __shared__ uint32_t partial[kThreads / 32];
+  constexpr bool kSeesNan = std::is_same_v<C, I8Rows>;
   const T* row = rows + blockIdx.x * k;
-  float largest = 0;
-  for (int64_t i = threadIdx.x; i < k; i += kThreads) largest = fmaxf(largest, fabsf(to_float(row[i])));
-  largest = warp_max(largest);
+  uint32_t largest = 0;  // the bits of a number that is not negative
+  for (int64_t i = threadIdx.x; i < k; i += kThreads) {
+    const float x = fabsf(to_float(row[i]));
+    if (kSeesNan || x == x) largest = max(largest, __float_as_uint(x));
+  }
+  largest = __reduce_max_sync(0xffffffffu, largest);
   if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = largest;
   __syncthreads();
-  for (int warp = 0; warp < kThreads / 32; ++warp) largest = fmaxf(largest, partial[warp]);
-  const float scale = largest > 0 ? largest / kLargestF8 : 1.0f;
+  for (int warp = 0; warp < kThreads / 32; ++warp) largest = max(largest, partial[warp]);
+  const float scale = C::scale_of(__uint_as_float(largest));
   for (int64_t i = threadIdx.x; i < k; i += kThreads) {
-    codes[blockIdx.x * k + i] = __nv_cvt_float_to_fp8(to_float(row[i]) / scale, __NV_SATFINITE, __NV_E4M3);
+    codes[blockIdx.x * k + i] = C::code_of(to_float(row[i]) / scale);
   }
   if (threadIdx.x == 0) scales[blockIdx.x] = scale;
 }
+
+template <typename C>
+Result<Weight> quantize_rows(const Weight& packed) {
+  CHECK(packed.layout == Layout::kCudaPlanes);
+  CHECK(packed.quant().is_float);
+  const int64_t num_rows = packed.n * packed.num_experts;
+  const int64_t code_bytes = ceil_div<int64_t>(num_rows * packed.k, 256) * 256;
+  ASSIGN_OR_RETURN(DeviceBuffer buffer, allocate_weight(code_bytes + num_rows * 4));
+  std::byte* codes = static_cast<std::byte*>(buffer.data());
+  if (num_rows > 0) {
+    const DType dtype = packed.format == FormatId::kF32   ? DType::kF32
+                        : packed.format == FormatId::kF16 ? DType::kF16
+                                                          : DType::kBF16;
+    dispatch_activation(dtype, [&](auto type) {
+      using T = decltype(type);
+      quantize_rows_kernel<T, C><<<static_cast<unsigned>(num_rows), kThreads>>>(
+          reinterpret_cast<uint8_t*>(codes), reinterpret_cast<float*>(codes + code_bytes),
+          reinterpret_cast<const T*>(packed.parts[0].data()), packed.k);
+    });
+    CUDA_CHECK_LAUNCH();
+    CUDA_CHECK(cudaDeviceSynchronize());
+  }
+  Weight weight = packed;
+  weight.layout = C::kLayout;
+  weight.parts[0] = {codes, static_cast<size_t>(num_rows * packed.k)};
+  weight.parts[1] = {codes + code_bytes, static_cast<size_t>(num_rows * 4)};
+  weight.owner = std::make_shared<DeviceBuffer>(std::move(buffer));
+  return weight;
+}
+
+}  // namespace
 
 Result<Weight> pack_weight(ThreadPool& pool, const Weight& file_weight) {
   CHECK(file_weight.layout == Layout::kRowMajor);
@@ -227,31 +281,11 @@ Result<Weight> pack_weight(ThreadPool& pool, const Weight& file_weight) {
 }
 
 Result<Weight> quantize_to_f8(const Weight& packed) {
-  CHECK(packed.layout == Layout::kCudaPlanes);
-  CHECK(packed.quant().is_float);
-  const int64_t num_rows = packed.n * packed.num_experts;
-  const int64_t code_bytes = ceil_div<int64_t>(num_rows * packed.k, 256) * 256;
-  ASSIGN_OR_RETURN(DeviceBuffer buffer, allocate_weight(code_bytes + num_rows * 4));
-  std::byte* codes = static_cast<std::byte*>(buffer.data());
-  if (num_rows > 0) {
-    const DType dtype = packed.format == FormatId::kF32   ? DType::kF32
-                        : packed.format == FormatId::kF16 ? DType::kF16
-                                                          : DType::kBF16;
-    dispatch_activation(dtype, [&](auto type) {
-      using T = decltype(type);
-      quantize_rows_kernel<T><<<static_cast<unsigned>(num_rows), kThreads>>>(
-          reinterpret_cast<uint8_t*>(codes), reinterpret_cast<float*>(codes + code_bytes),
-          reinterpret_cast<const T*>(packed.parts[0].data()), packed.k);
-    });
-    CUDA_CHECK_LAUNCH();
-    CUDA_CHECK(cudaDeviceSynchronize());
-  }
-  Weight weight = packed;
-  weight.layout = Layout::kCudaF8;
-  weight.parts[0] = {codes, static_cast<size_t>(num_rows * packed.k)};
-  weight.parts[1] = {codes + code_bytes, static_cast<size_t>(num_rows * 4)};
-  weight.owner = std::make_shared<DeviceBuffer>(std::move(buffer));
-  return weight;
+  return quantize_rows<F8Rows>(packed);
+}
+
+Result<Weight> quantize_to_i8(const Weight& packed) {
+  return quantize_rows<I8Rows>(packed);
 }
 
 Result<Weight> make_random_weight(ThreadPool& pool, const Weight& shape, uint64_t seed) {
@@ -308,7 +342,7 @@ Result<Weight> make_random_weight(ThreadPool& pool, const Weight& shape, uint64_
 }
 
 DeviceWeight device_weight(const Weight& packed) {
-  CHECK(packed.layout == Layout::kCudaPlanes || packed.layout == Layout::kCudaF8);
+  CHECK(packed.layout == Layout::kCudaPlanes || packed.layout == Layout::kCudaF8 || packed.layout == Layout::kCudaI8);
   DeviceWeight w;
   w.codes = reinterpret_cast<const uint8_t*>(packed.parts[0].data());
   w.scales = reinterpret_cast<const uint8_t*>(packed.parts[1].data());
@@ -316,6 +350,7 @@ DeviceWeight device_weight(const Weight& packed) {
   w.n = packed.n;
   w.k = packed.k;
   w.is_f8 = packed.layout == Layout::kCudaF8;
+  w.is_i8 = packed.layout == Layout::kCudaI8;
   if (packed.quant().is_float) return w;
   w.panel = panel_format(packed.format);
   w.stored_bits = w.panel.code_bits <= 4 && !w.panel.is_lookup ? 4 : 8;

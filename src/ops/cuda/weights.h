@@ -12,7 +12,7 @@
 //     register p, nibble p + 4 the second. 8 bits: 8 bytes a step, bytes 2 p and 2 p + 1 of register p.
 //   parts[1]: the scales of quant/packing.h's panels.
 //
-// Layout::kCudaF8: parts[0] is [n][k] of e4m3, parts[1] a float an output.
+// Layout::kCudaF8: parts[0] is [n][k] of e4m3, parts[1] a float an output. Layout::kCudaI8: the same of int8.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -35,6 +35,7 @@ struct DeviceWeight {
   PanelFormat panel = {};
   int stored_bits = 0;  // 4 or 8; 0: float
   bool is_f8 = false;   // e4m3 rows, and float scales
+  bool is_i8 = false;   // int8 rows, and float scales
   int64_t n = 0;
   int64_t k = 0;
   int64_t panels_per_expert = 0;
@@ -51,6 +52,8 @@ Result<Weight> make_random_weight(ThreadPool& pool, const Weight& shape, uint64_
 
 // A packed float weight as Layout::kCudaF8: each output's largest becomes 448.
 Result<Weight> quantize_to_f8(const Weight& packed);
+// As Layout::kCudaI8, with the values of quant/int8_rows.h.
+Result<Weight> quantize_to_i8(const Weight& packed);
 
 DeviceWeight device_weight(const Weight& packed);
 

@@ -24,12 +24,12 @@ struct KvRow {
   void* data;
   DType dtype;
   int64_t offset;
-  uint16_t* scale;  // bf16, of an e4m3 cache
+  uint16_t* scale;  // bf16, of a cache that has scales
 };
 
 KvRow row_of(const PagedKv& kv, bool is_v, int64_t page, int64_t token, int64_t head) {
   KvRow row{is_v ? kv.v : kv.k, kv.dtype, kv_offset(kv, page, token, head), nullptr};
-  if (kv.dtype == DType::kF8E4M3) {
+  if (has_kv_scales(kv.dtype)) {
     row.scale = static_cast<uint16_t*>(is_v ? kv.v_scales : kv.k_scales) + scale_offset(kv, page, token, head);
   }
   return row;
@@ -46,19 +46,27 @@ float load(const KvRow& row, int64_t d) {
       return bf16_to_f32(static_cast<const uint16_t*>(row.data)[index]);
     case DType::kF8E4M3:
       return f8e4m3_to_f32(static_cast<const uint8_t*>(row.data)[index]) * bf16_to_f32(*row.scale);
+    case DType::kI8:
+      return static_cast<float>(static_cast<const int8_t*>(row.data)[index]) * bf16_to_f32(*row.scale);
     default:
-      CHECK(!"KV memory is f32, f16, bf16 or e4m3");
+      CHECK(!"KV memory is f32, f16, bf16, e4m3 or int8");
       return 0;
   }
 }
 
 void store(const KvRow& row, const float* values, int64_t head_dim) {
   float inverse = 1.0f;
-  if (row.dtype == DType::kF8E4M3) {
+  if (has_kv_scales(row.dtype)) {
     float largest = 0;
-    for (int64_t d = 0; d < head_dim; ++d) largest = std::fmax(largest, std::fabs(values[d]));
-    *row.scale = f32_to_bf16(largest / 448.0f);
-    if (!(bf16_to_f32(*row.scale) > 0)) *row.scale = f32_to_bf16(1.0f);
+    bool has_nan = false;
+    for (int64_t d = 0; d < head_dim; ++d) {
+      largest = std::fmax(largest, std::fabs(values[d]));
+      has_nan |= std::isnan(values[d]);
+    }
+    // Codes of int8 do not know NaN.
+    if (has_nan && row.dtype == DType::kI8) largest = std::numeric_limits<float>::quiet_NaN();
+    *row.scale = f32_to_bf16(largest / largest_kv_code(row.dtype));
+    if (bf16_to_f32(*row.scale) == 0) *row.scale = f32_to_bf16(1.0f);
     inverse = 1.0f / bf16_to_f32(*row.scale);
   }
   for (int64_t d = 0; d < head_dim; ++d) {
@@ -76,8 +84,12 @@ void store(const KvRow& row, const float* values, int64_t head_dim) {
       case DType::kF8E4M3:
         static_cast<uint8_t*>(row.data)[index] = f32_to_f8e4m3(values[d] * inverse);
         break;
+      case DType::kI8:
+        static_cast<int8_t*>(row.data)[index] =
+            static_cast<int8_t>(std::fmax(-127.0f, std::fmin(127.0f, std::nearbyint(values[d] * inverse))));
+        break;
       default:
-        CHECK(!"KV memory is f32, f16, bf16 or e4m3");
+        CHECK(!"KV memory is f32, f16, bf16, e4m3 or int8");
     }
   }
 }
@@ -161,6 +173,7 @@ void ReferenceOps::attention(OpContext&, TensorView out, ConstTensorView q, cons
   CHECK(q.size(2) == kv.head_dim);
   CHECK(out.size(2) == kv.head_dim);
   CHECK(out.size(1) == q.size(1));
+  CHECK(params.is_causal || params.window == 0);
   const int64_t num_heads = q.size(1);
   const int32_t* starts = batch.query_starts.data<int32_t>();
   const int32_t* context_lengths = batch.context_lengths.data<int32_t>();
@@ -174,7 +187,7 @@ void ReferenceOps::attention(OpContext&, TensorView out, ConstTensorView q, cons
                 .kv_head = head * kv.num_kv_heads / num_heads,
                 .pages = pages,
                 .first_key = params.window > 0 ? std::max<int64_t>(0, position - params.window + 1) : 0,
-                .end_key = position + 1},
+                .end_key = params.is_causal ? position + 1 : context_lengths[s]},
                kv, params);
       }
     }

@@ -7,6 +7,7 @@
 
 #include "ops/host_memory.h"
 #include "quant/dequantize.h"
+#include "quant/int8_rows.h"
 
 namespace quire {
 
@@ -74,8 +75,13 @@ void ReferenceOps::copy_to_host(OpContext&, void* host_data, const void* device_
   if (num_bytes > 0) std::memcpy(host_data, device_data, static_cast<size_t>(num_bytes));
 }
 
-Result<Weight> ReferenceOps::pack(const Weight& file_weight) {
-  CHECK(file_weight.layout == Layout::kRowMajor);
+Result<Weight> ReferenceOps::pack(const Weight& given_weight) {
+  CHECK(given_weight.layout == Layout::kRowMajor);
+  Weight file_weight = given_weight;
+  if (weight_quantization_ == WeightQuantization::kI8 && can_round_to_int8(given_weight)) {
+    ThreadPool pool(1);
+    file_weight = round_to_int8(pool, given_weight);
+  }
   const std::span<const std::byte> bytes = file_weight.parts[0];
   ASSIGN_OR_RETURN(DeviceBuffer buffer, allocate(static_cast<int64_t>(bytes.size()), "weights"));
   if (!bytes.empty()) std::memcpy(buffer.data(), bytes.data(), bytes.size());

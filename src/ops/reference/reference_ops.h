@@ -2,15 +2,19 @@
 // that other backends are tested against and can run whole models, slowly. Never optimised.
 #pragma once
 
+#include "ops/backends.h"
 #include "ops/ops.h"
 
 namespace quire {
 
 class ReferenceOps final : public Ops {
  public:
+  explicit ReferenceOps(WeightQuantization weight_quantization = WeightQuantization::kNone)
+      : weight_quantization_(weight_quantization) {}
+
   Device device() const override { return Device{}; }
   std::string description() const override { return "reference: plain float loops, 1 thread"; }
-  bool takes_kv_dtype(DType dtype) const override { return Ops::takes_kv_dtype(dtype) || dtype == DType::kF8E4M3; }
+  bool takes_kv_dtype(DType dtype) const override { return Ops::takes_kv_dtype(dtype) || has_kv_scales(dtype); }
 
   Result<DeviceBuffer> allocate(int64_t num_bytes, const char* purpose) override;
   void copy_to_device(OpContext& context, void* device_data, const void* host_data, int64_t num_bytes) override;
@@ -42,6 +46,9 @@ class ReferenceOps final : public Ops {
   void plan_attention(OpContext& context, AttentionPlan& plan, const AttentionBatch& batch) override;
   void attention(OpContext& context, TensorView out, ConstTensorView q, const PagedKv& kv, const AttentionBatch& batch,
                  const AttentionPlan& plan, const AttentionParams& params) override;
+
+ private:
+  WeightQuantization weight_quantization_;
 };
 
 }  // namespace quire

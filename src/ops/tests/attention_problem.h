@@ -90,7 +90,7 @@ class AttentionProblem {
     kv.page_size = case_.page_size;
     kv.num_kv_heads = case_.num_kv_heads;
     kv.head_dim = case_.head_dim;
-    if (case_.dtype == DType::kF8E4M3) {
+    if (has_kv_scales(case_.dtype)) {
       // Behind V, in bf16; elements are bytes here.
       const int64_t scale_bytes = int64_t{case_.num_kv_heads} * case_.page_size * 2;
       kv.k_scales = static_cast<char*>(kv.v) + case_.num_kv_heads * kv.head_stride;
@@ -119,8 +119,10 @@ class AttentionProblem {
             .head_dim = case_.head_dim,
             .page_size = case_.page_size,
             .window = case_.params.window,
+            .kv_dtype = case_.dtype,
             .max_num_tokens = std::max(1, num_tokens()),
-            .max_num_sequences = std::max(1, static_cast<int>(case_.sequences.size()))};
+            .max_num_sequences = std::max(1, static_cast<int>(case_.sequences.size())),
+            .max_context = int64_t{pages_per_sequence_} * case_.page_size};
   }
 
   // q and out are parts of wider rows, as a fused QKV projection leaves them.
@@ -163,8 +165,10 @@ class AttentionProblem {
     for (const AttentionSequence& sequence : case_.sequences) {
       for (int i = 0; i < sequence.num_queries; ++i) {
         const int position = sequence.context_length - sequence.num_queries + i;
-        for (int head = 0; head < case_.num_heads; ++head)
-          append_expected(sequence.id, position, head, rounds_to_bf16, rows);
+        const int last_key = case_.params.is_causal ? position : sequence.context_length - 1;
+        for (int head = 0; head < case_.num_heads; ++head) {
+          append_expected(sequence.id, {position, last_key}, head, rounds_to_bf16, rows);
+        }
       }
     }
     return rows;
@@ -205,6 +209,8 @@ class AttentionProblem {
     return x;
   }
 
+  static float int8_code(float x) { return std::clamp(std::nearbyint(x), -127.0f, 127.0f); }
+
   static constexpr int64_t kOtherLayerElements = 32;
   static constexpr int64_t kRowGap = 7;
   static constexpr int64_t kGuard = 64;
@@ -242,7 +248,7 @@ class AttentionProblem {
       }
     }
     page_elements_ = kOtherLayerElements + 2 * int64_t{case_.num_kv_heads} * case_.page_size * case_.head_dim;
-    if (case_.dtype == DType::kF8E4M3) page_elements_ += 2 * 2 * int64_t{case_.num_kv_heads} * case_.page_size;
+    if (has_kv_scales(case_.dtype)) page_elements_ += 2 * 2 * int64_t{case_.num_kv_heads} * case_.page_size;
     slots_.resize(static_cast<size_t>(num_tokens()));
     for (int s = 0; s < static_cast<int>(case_.sequences.size()); ++s) {
       const AttentionSequence& sequence = case_.sequences[static_cast<size_t>(s)];
@@ -268,13 +274,13 @@ class AttentionProblem {
            position % case_.page_size;
   }
 
-  // bf16: makes the largest of a head's row 448.
-  uint16_t f8_scale(int kind, uint64_t sequence, int position, int head) const {
+  // bf16: makes the largest of a head's row 448, or 127.
+  uint16_t scale_of(int kind, uint64_t sequence, int position, int head) const {
     float largest = 0;
     for (int d = 0; d < case_.head_dim; ++d) {
       largest = std::fmax(largest, std::fabs(kv_value(kind, sequence, position, head, d)));
     }
-    return f32_to_bf16(largest / 448.0f);
+    return f32_to_bf16(largest / largest_kv_code(case_.dtype));
   }
 
   void store(void* data, int64_t index, float x) const {
@@ -287,6 +293,9 @@ class AttentionProblem {
         break;
       case DType::kF8E4M3:
         static_cast<uint8_t*>(data)[index] = f32_to_f8e4m3(x);
+        break;
+      case DType::kI8:
+        static_cast<int8_t*>(data)[index] = static_cast<int8_t>(int8_code(x));
         break;
       default:
         static_cast<uint16_t*>(data)[index] = f32_to_bf16(x);
@@ -304,9 +313,9 @@ class AttentionProblem {
       for (int position = first_key(sequence); position < sequence.context_length; ++position) {
         for (int head = 0; head < case_.num_kv_heads; ++head) {
           float inverse[2] = {1.0f, 1.0f};
-          if (case_.dtype == DType::kF8E4M3) {
+          if (has_kv_scales(case_.dtype)) {
             for (const int kind : {1, 2}) {
-              const uint16_t scale = f8_scale(kind, sequence.id, position, head);
+              const uint16_t scale = scale_of(kind, sequence.id, position, head);
               inverse[kind - 1] = 1.0f / bf16_to_f32(scale);
               static_cast<uint16_t*>(kind == 1 ? cache.k_scales : cache.v_scales)[scale_element(s, position, head)] =
                   scale;
@@ -349,18 +358,24 @@ class AttentionProblem {
       float* row = rows.data();
       for (int position = 0; position < length; ++position, row += case_.head_dim) {
         float scale = 1.0f;
-        if (case_.dtype == DType::kF8E4M3) scale = bf16_to_f32(f8_scale(kind, sequence, position, head));
+        if (has_kv_scales(case_.dtype)) scale = bf16_to_f32(scale_of(kind, sequence, position, head));
         for (int d = 0; d < case_.head_dim; ++d) {
           const float x = kv_value(kind, sequence, position, head, d);
-          row[d] = case_.dtype == DType::kF8E4M3 ? f8e4m3_to_f32(f32_to_f8e4m3(x * (1.0f / scale))) * scale
-                                                 : rounded(case_.dtype, x);
+          row[d] = case_.dtype == DType::kI8       ? int8_code(x * (1.0f / scale)) * scale
+                   : case_.dtype == DType::kF8E4M3 ? f8e4m3_to_f32(f32_to_f8e4m3(x * (1.0f / scale))) * scale
+                                                   : rounded(case_.dtype, x);
         }
       }
     }
     return rows;
   }
 
-  void append_expected(uint64_t sequence, int position, int head, bool rounds, std::vector<double>& rows) const {
+  struct Seen {
+    int position;  // of the query
+    int last_key;
+  };
+  void append_expected(uint64_t sequence, const Seen& seen, int head, bool rounds, std::vector<double>& rows) const {
+    const auto& [position, last_key] = seen;
     const auto operand = [&](double x) { return rounds ? double{rounded(DType::kBF16, static_cast<float>(x))} : x; };
     // Scale is part of the query.
     const double cap = case_.params.soft_cap;
@@ -375,7 +390,7 @@ class AttentionProblem {
       query[d] = operand(factor * double{query_value(sequence, position, head, static_cast<int>(d))});
     }
     std::vector<double> scores;
-    for (int key = first; key <= position; ++key) {
+    for (int key = first; key <= last_key; ++key) {
       const float* const row = keys + static_cast<size_t>(key) * head_dim;
       double sum = 0;
       for (size_t d = 0; d < head_dim; ++d) sum += query[d] * operand(double{row[d]});
@@ -388,7 +403,7 @@ class AttentionProblem {
       total += score;
     }
     std::vector<double> sums(head_dim, 0.0);
-    for (int key = first; key <= position; ++key) {
+    for (int key = first; key <= last_key; ++key) {
       const double weight = scores[static_cast<size_t>(key - first)];
       const float* const row = values + static_cast<size_t>(key) * head_dim;
       for (size_t d = 0; d < head_dim; ++d) sums[d] += weight * operand(double{row[d]});

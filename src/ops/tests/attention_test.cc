@@ -355,19 +355,31 @@ TEST(Attention, APoisonedSequenceFailsAlone) {
   }
 }
 
-TEST(Attention, TheReferenceReadsAnE4m3Cache) {
+TEST(Attention, TheReferenceReadsE4m3AndInt8Caches) {
   ReferenceOps reference;
-  for (const int head_dim : {64, 128}) {
-    AttentionProblem problem({.num_heads = 6,
-                              .num_kv_heads = 2,
-                              .head_dim = head_dim,
-                              .dtype = DType::kF8E4M3,
-                              .sequences = {{1, 5, 40}, {2, 1, 33}}});
-    EXPECT_TRUE(all_near(problem.run(reference), problem.expected(), 1e-5));
+  for (const DType dtype : {DType::kF8E4M3, DType::kI8}) {
+    for (const int head_dim : {64, 128}) {
+      AttentionProblem problem({.num_heads = 6,
+                                .num_kv_heads = 2,
+                                .head_dim = head_dim,
+                                .dtype = dtype,
+                                .sequences = {{1, 5, 40}, {2, 1, 33}}});
+      EXPECT_TRUE(all_near(problem.run(reference), problem.expected(), 1e-5)) << dtype_name(dtype);
+    }
   }
 }
 
-TEST(Attention, TheReferenceWritesAnE4m3Cache) {
+TEST(Attention, TheReferenceTakesCallsWithoutACausalMask) {
+  ReferenceOps reference;
+  AttentionProblem problem(
+      {.params = {.scale = 0.125f, .is_causal = false}, .sequences = {{1, 30, 30}, {2, 5, 40}, {3, 1, 33}}});
+  EXPECT_TRUE(all_near(problem.run(reference), problem.expected(), 1e-5));
+}
+
+class ReferenceWrites : public testing::TestWithParam<DType> {};
+
+TEST_P(ReferenceWrites, CodesAndScales) {
+  const DType dtype = GetParam();
   constexpr int kHeads = 2;
   constexpr int kHeadDim = 8;
   constexpr int kPageSize = 4;
@@ -376,7 +388,7 @@ TEST(Attention, TheReferenceWritesAnE4m3Cache) {
   std::vector<uint8_t> memory(2 * kPageBytes, 0xa5);
   PagedKv kv{.k = memory.data(),
              .v = memory.data() + kHeads * kPageSize * kHeadDim,
-             .dtype = DType::kF8E4M3,
+             .dtype = dtype,
              .page_stride = kPageBytes,
              .head_stride = kPageSize * kHeadDim,
              .token_stride = kHeadDim,
@@ -407,11 +419,16 @@ TEST(Attention, TheReferenceWritesAnE4m3Cache) {
         const float* const row = (part == 0 ? k : v).data() + (t * kHeads + head) * kHeadDim;
         float largest = 0;
         for (int d = 0; d < kHeadDim; ++d) largest = std::fmax(largest, std::fabs(row[d]));
-        const uint16_t scale = f32_to_bf16(largest > 0 ? largest / 448 : 1.0f);
+        const uint16_t scale = f32_to_bf16(largest > 0 ? largest / (dtype == DType::kI8 ? 127.0f : 448.0f) : 1.0f);
         const int64_t page = slot / kPageSize * kPageBytes;
         const int64_t in_page = head * kPageSize + slot % kPageSize;
         uint8_t* const codes = expected.data() + page + part * kHeads * kPageSize * kHeadDim + in_page * kHeadDim;
-        for (int d = 0; d < kHeadDim; ++d) codes[d] = f32_to_f8e4m3(row[d] * (1.0f / bf16_to_f32(scale)));
+        for (int d = 0; d < kHeadDim; ++d) {
+          const float x = row[d] * (1.0f / bf16_to_f32(scale));
+          codes[d] = dtype == DType::kF8E4M3
+                         ? f32_to_f8e4m3(x)
+                         : static_cast<uint8_t>(std::clamp(static_cast<int>(std::lrint(x)), -127, 127));
+        }
         std::memcpy(
             expected.data() + page + 2 * kHeads * kPageSize * kHeadDim + part * kHeads * kPageSize * 2 + in_page * 2,
             &scale, 2);
@@ -419,6 +436,39 @@ TEST(Attention, TheReferenceWritesAnE4m3Cache) {
     }
   }
   EXPECT_EQ(memory, expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(Attention, ReferenceWrites, testing::Values(DType::kF8E4M3, DType::kI8));
+
+// Codes of int8 have no NaN: the scale has it.
+TEST(Attention, TheReferenceKeepsNanInAnInt8Cache) {
+  std::vector<uint8_t> memory(2 * (4 + 2), 0);
+  const PagedKv kv{.k = memory.data(),
+                   .v = memory.data() + 4,
+                   .dtype = DType::kI8,
+                   .page_stride = 12,
+                   .head_stride = 4,
+                   .token_stride = 4,
+                   .num_pages = 1,
+                   .page_size = 1,
+                   .num_kv_heads = 1,
+                   .head_dim = 4,
+                   .k_scales = memory.data() + 8,
+                   .v_scales = memory.data() + 10,
+                   .scale_page_stride = 6};
+  std::vector<float> k = {1.0f, 2.0f, -3.0f, 0.5f};
+  std::vector<float> v = {1.0f, std::numeric_limits<float>::quiet_NaN(), -3.0f, 0.5f};
+  std::vector<int64_t> slots = {0};
+  ReferenceOps ops;
+  Arena arena(ops.allocate(1024, "test").value());
+  OpContext context{arena};
+  ops.write_kv(context, kv, ConstTensorView(k.data(), DType::kF32, {1, 1, 4}),
+               ConstTensorView(v.data(), DType::kF32, {1, 1, 4}), ConstTensorView(slots.data(), DType::kI64, {1}));
+  uint16_t scales[2];
+  std::memcpy(scales, memory.data() + 8, 4);
+  EXPECT_EQ(static_cast<int8_t>(memory[2]), -127);
+  EXPECT_EQ(scales[0], f32_to_bf16(3.0f / 127.0f));
+  EXPECT_TRUE(std::isnan(bf16_to_f32(scales[1])));
 }
 
 TEST(Attention, NothingToDo) {

@@ -30,7 +30,7 @@ class DeviceProblem {
     batch_.slots = moved(host.slots, slots_);
     kv_ = problem.kv();
     int64_t page_elements = 2 * c.num_kv_heads * kv_.head_stride;
-    if (kv_.dtype == DType::kF8E4M3) page_elements += 2 * 2 * int64_t{c.num_kv_heads} * c.page_size;
+    if (has_kv_scales(kv_.dtype)) page_elements += 2 * 2 * int64_t{c.num_kv_heads} * c.page_size;
     const int64_t num_elements = (kv_.num_pages - 1) * kv_.page_stride + page_elements;
     const char* const host_k = static_cast<const char*>(kv_.k);
     pool_ = gpu.upload(kv_.k, num_elements * dtype_bytes(kv_.dtype));
@@ -59,18 +59,30 @@ class DeviceProblem {
                         .params = problem_.attention_case().params});
   }
 
-  std::vector<float> run() {
-    const std::unique_ptr<AttentionPlan> plan = make_plan();
+  // With room for so many converted tiles of one KV head, where that is said.
+  std::vector<float> run(int num_converted_tiles = 0) {
+    const std::unique_ptr<AttentionPlan> plan = make_plan(num_converted_tiles);
+    gpu_.synchronize();
+    const int64_t free_bytes = gpu_.ops().memory().free_bytes;
     for (int i = 0; i < 2; ++i) {  // a plan serves many layers
       gpu_.ops().attention(gpu_.context(), out(), q_.heads(head_dim()), kv_, batch_, *plan,
                            problem_.attention_case().params);
     }
+    gpu_.synchronize();
+    bytes_taken_ = free_bytes - gpu_.ops().memory().free_bytes;
     return out_.values();
   }
 
+  // By the calls themselves.
+  int64_t bytes_taken() const { return bytes_taken_; }
+
  private:
-  std::unique_ptr<AttentionPlan> make_plan() {
+  std::unique_ptr<AttentionPlan> make_plan(int num_converted_tiles = 0) {
     std::unique_ptr<AttentionPlan> plan = gpu_.ops().create_attention_plan(problem_.geometry()).value();
+    if (num_converted_tiles > 0) {
+      const int64_t num_bytes = num_converted_tiles * cuda::converted_tile_bytes(problem_.attention_case().head_dim);
+      static_cast<cuda::CudaAttentionPlan&>(*plan).converted = gpu_.ops().allocate(num_bytes, "test").value();
+    }
     gpu_.ops().plan_attention(gpu_.context(), *plan, batch_);
     return plan;
   }
@@ -95,6 +107,7 @@ class DeviceProblem {
   DeviceBuffer page_table_;
   DeviceBuffer slots_;
   DeviceBuffer pool_;
+  int64_t bytes_taken_ = 0;
 };
 
 struct NamedCase {
@@ -223,6 +236,24 @@ std::vector<NamedCase> cases() {
         .head_dim = 128,
         .params = {.scale = 0.2f, .soft_cap = 10.0f, .window = 140},
         .sequences = {{1, 300, 300}, {2, 70, 500}}}},
+      {"every query sees all keys",
+       {.num_heads = 8,
+        .num_kv_heads = 2,
+        .head_dim = 128,
+        .params = {.scale = 0.088f, .is_causal = false},
+        .sequences = {{1, 300, 300}, {2, 129, 400}, {3, 2, 2}, {4, 1, 90}, {5, 128, 128}}}},
+      {"every query sees all keys, head_dim 64, soft-cap",
+       {.num_heads = 3,
+        .num_kv_heads = 3,
+        .head_dim = 64,
+        .params = {.scale = 0.2f, .soft_cap = 10.0f, .is_causal = false},
+        .sequences = {{1, 65, 65}, {2, 200, 200}, {3, 40, 513}}}},
+      {"every query sees all keys, head_dim 256",
+       {.num_heads = 2,
+        .num_kv_heads = 1,
+        .head_dim = 256,
+        .params = {.scale = 0.0625f, .is_causal = false},
+        .sequences = {{1, 150, 150}, {2, 10, 64}}}},
       {"prefill and decode, one sequence without queries",
        {.sequences = {{1, 40, 170}, {2, 1, 300}, {3, 0, 20}, {4, 17, 17}, {5, 2, 130}}}},
       {"mha", {.num_heads = 3, .num_kv_heads = 3, .sequences = {{1, 20, 140}, {2, 1, 50}}}},
@@ -261,9 +292,9 @@ TEST_P(CudaAttentionRows, AreCloseToTheDefinition) {
     SKIP_WITHOUT_GPU(gpus.back());
   }
   for (const DType dtype : kActivationDTypes) {
-    for (const DType cache_dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3}) {
+    for (const DType cache_dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kF8E4M3, DType::kI8}) {
       AttentionCase attention_case = named.attention_case;
-      if (cache_dtype == DType::kF8E4M3 && attention_case.head_dim % 16 != 0) continue;
+      if (has_kv_scales(cache_dtype) && attention_case.head_dim % 16 != 0) continue;
       attention_case.dtype = cache_dtype;
       attention_case.query_dtype = dtype;
       AttentionProblem problem(attention_case);
@@ -306,7 +337,7 @@ TEST(CudaAttention, RowsTakeWhatTheyAreFor) {
     return false;
   };
   for (const int head_dim : {64, 80, 96, 128, 256}) {
-    for (const DType cache_dtype : {DType::kBF16, DType::kF8E4M3}) {
+    for (const DType cache_dtype : {DType::kBF16, DType::kF8E4M3, DType::kI8}) {
       EXPECT_TRUE(takes("decode_split_kv", cuda::StepPart::kDecode, head_dim, cache_dtype)) << head_dim;
       EXPECT_TRUE(takes("prefill_wgmma", cuda::StepPart::kPrefill, head_dim, cache_dtype)) << head_dim;
     }
@@ -324,6 +355,7 @@ TEST(CudaAttention, OneQueryHasTheSameBitsAmongAnyNeighboursAndPages) {
   for (const auto& [head_dim, window, cache_dtype] : {Kind{128, 0, DType::kBF16},
                                                       {128, 200, DType::kBF16},
                                                       {128, 0, DType::kF8E4M3},
+                                                      {128, 0, DType::kI8},
                                                       {64, 0, DType::kBF16},
                                                       {64, 0, DType::kF8E4M3},
                                                       {256, 0, DType::kBF16}}) {
@@ -363,6 +395,7 @@ TEST(CudaAttention, ManyQueriesHaveTheSameBitsHoweverThePromptIsCut) {
                                                       {128, 200, DType::kBF16},
                                                       {128, 0, DType::kF8E4M3},
                                                       {64, 0, DType::kF8E4M3},
+                                                      {128, 200, DType::kI8},
                                                       {64, 0, DType::kBF16},
                                                       {96, 200, DType::kBF16},
                                                       {256, 0, DType::kBF16}}) {
@@ -387,6 +420,46 @@ TEST(CudaAttention, ManyQueriesHaveTheSameBitsHoweverThePromptIsCut) {
           << begin << " to " << end << ", head_dim " << head_dim << ", window " << window;
     }
   }
+}
+
+// Prefill converts an e4m3 or int8 cache in memory that its plan has from the start; what has no room there at once
+// takes more passes, over KV heads and over sequences.
+TEST(CudaAttention, ConvertedCachesTakePassesAndNoMemory) {
+  const std::unique_ptr<Gpu> gpu = Gpu::create();
+  SKIP_WITHOUT_GPU(gpu);
+  for (const DType cache_dtype : {DType::kF8E4M3, DType::kI8}) {
+    for (const int head_dim : {64, 128, 256}) {
+      AttentionProblem problem({.num_heads = 6,
+                                .num_kv_heads = 3,
+                                .head_dim = head_dim,
+                                .dtype = cache_dtype,
+                                .query_dtype = DType::kBF16,
+                                .params = {.scale = 0.088f},
+                                .sequences = {{1, 130, 700}, {2, 20, 300}, {3, 1, 500}, {4, 3, 130}, {5, 260, 260}}});
+      DeviceProblem device(*gpu, problem, DType::kBF16, 8);
+      const std::vector<float> expected = device.run();
+      // 6, 3, 2 and 3 tiles: one pass a sequence and head, two sequences together, all of them with one head and two.
+      for (const int num_tiles : {6, 9, 14, 28, 41}) {
+        EXPECT_TRUE(equal_bits(device.run(num_tiles), expected))
+            << num_tiles << " tiles, " << dtype_name(cache_dtype) << ", head_dim " << head_dim;
+      }
+    }
+  }
+  // More than 250 tiles of each of eight KV heads: more than the memory that every plan has.
+  AttentionProblem large({.num_heads = 8,
+                          .num_kv_heads = 8,
+                          .head_dim = 128,
+                          .page_size = 128,
+                          .dtype = DType::kI8,
+                          .query_dtype = DType::kBF16,
+                          .params = {.scale = 0.088f},
+                          .sequences = {{1, 2, 33'000}}});
+  DeviceProblem device(*gpu, large, DType::kBF16, 8);
+  const std::unique_ptr<AttentionPlan> plan = gpu->ops().create_attention_plan(large.geometry()).value();
+  EXPECT_LE(static_cast<cuda::CudaAttentionPlan&>(*plan).converted.num_bytes(), int64_t{128} << 20);
+  EXPECT_GE(plan->device_bytes(), int64_t{128} << 20);
+  EXPECT_TRUE(all_near(device.run(), large.expected(), 0.02));
+  EXPECT_EQ(device.bytes_taken(), 0);
 }
 
 TEST(CudaAttention, NothingToDo) {

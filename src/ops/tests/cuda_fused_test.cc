@@ -128,7 +128,7 @@ TEST(CudaFused, RopeAndWrite) {
   constexpr int kPages = 4;
   constexpr int kPageSize = 16;
   for (const DType dtype : kActivationDTypes) {
-    for (const DType kv_dtype : {dtype, DType::kF32, DType::kF8E4M3}) {
+    for (const DType kv_dtype : {dtype, DType::kF32, DType::kF8E4M3, DType::kI8}) {
       for (const auto& [head_dim, rotary_dim] : {std::pair<int64_t, int64_t>{128, 128}, {64, 64}, {64, 32}, {24, 24}}) {
         for (const RopeStyle style : {RopeStyle::kHalves, RopeStyle::kInterleaved}) {
           SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " " << head_dim << " " << rotary_dim);
@@ -147,7 +147,7 @@ TEST(CudaFused, RopeAndWrite) {
           for (const bool is_fused : {true, false}) {
             DeviceMatrix both(*gpu, dtype, num_tokens, width);
             both.fill(qkv);
-            const int64_t page_scales = kv_dtype == DType::kF8E4M3 ? 2 * num_kv_heads * kPageSize : 0;
+            const int64_t page_scales = has_kv_scales(kv_dtype) ? 2 * num_kv_heads * kPageSize : 0;
             const int64_t code_bytes = kPages * page_elements * dtype_bytes(kv_dtype);
             const std::vector<uint8_t> poison(static_cast<size_t>(code_bytes + kPages * page_scales * 2), 0x7f);
             const DeviceBuffer memory = gpu->upload(poison);
