@@ -54,13 +54,13 @@ fi
 
 if wants sanitizer; then
   compute-sanitizer --tool memcheck "$build/src/ops/cuda_ops_test" --gtest_brief=1 \
-    --gtest_filter="${QUIRE_SANITIZER_FILTER:-CudaElementwise.Add:CudaRope.*:CudaPages.*:CudaAttention.One*:CudaFused.Rope*:CudaF8.Fused*:CudaRecording*}" \
+    --gtest_filter="${QUIRE_SANITIZER_FILTER:-CudaElementwise.Add:CudaRope.*:CudaPages.*:CudaAttention.One*:CudaFused.Rope*:CudaF8.Fused*:CudaInt8.*:CudaAttention.Converted*:CudaRecording*}" \
     >"$out/sanitizer.log" 2>&1 || failed=1
   tail -n 15 "$out/sanitizer.log"
 fi
 
 if wants bench; then
-  "$build/benchmarks/cuda_ops_bench" ${QUIRE_BENCH_ARGUMENTS:-} >"$out/bench.txt" 2>&1 || failed=1
+  "$build/benchmarks/cuda_ops_bench" ${QUIRE_BENCH_ARGUMENTS:-ceilings attention elementwise linear int8} >"$out/bench.txt" 2>&1 || failed=1
   cat "$out/bench.txt"
 fi
 exit $failed
