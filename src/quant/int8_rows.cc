@@ -16,6 +16,14 @@ namespace quire {
 namespace {
 
 constexpr float kLeastF16 = 0x1p-24f;
+constexpr int64_t kBlock = 32;
+
+// Adding and taking away 1.5 * 2^23 rounds numbers of this size to the nearest, ties to even. NaN becomes -127.
+int8_t code_of(float x) {
+  constexpr float kRounding = 0x1.8p23f;
+  const float rounded = (x + kRounding) - kRounding;
+  return static_cast<int8_t>(rounded > 127.0f ? 127.0f : rounded > -127.0f ? rounded : -127.0f);
+}
 
 // Not zero, but for rows of zeros, which any scale suits.
 uint16_t scale_of(const std::vector<float>& row) {
@@ -31,8 +39,8 @@ uint16_t scale_of(const std::vector<float>& row) {
 }  // namespace
 
 bool can_round_to_int8(const Weight& weight) {
-  return weight.layout == Layout::kRowMajor && weight.quant().is_float &&
-         weight.k % quant_format(FormatId::kQ8_0).values_per_block == 0;
+  static_assert(quant_format(FormatId::kQ8_0).values_per_block == kBlock);
+  return weight.layout == Layout::kRowMajor && weight.quant().is_float && weight.k % kBlock == 0;
 }
 
 Weight round_to_int8(ThreadPool& pool, const Weight& weight) {
@@ -51,15 +59,11 @@ Weight round_to_int8(ThreadPool& pool, const Weight& weight) {
       const uint16_t scale = scale_of(row);
       const float step = f16_to_f32(scale);
       std::byte* out = rows->data() + r * row_bytes;
-      for (size_t i = 0; i < row.size(); ++i) {
-        const size_t in_block = i % static_cast<size_t>(format.values_per_block);
-        if (in_block == 0) {
-          if (i > 0) out += format.bytes_per_block;
-          std::memcpy(out, &scale, sizeof(scale));
-        }
-        // fmin and fmax leave no NaN.
-        const float code = std::fmax(-127.0f, std::fmin(127.0f, std::nearbyint(row[i] / step)));
-        out[2 + in_block] = static_cast<std::byte>(static_cast<int8_t>(code));
+      for (int64_t i = 0; i < weight.k; i += kBlock, out += format.bytes_per_block) {
+        std::memcpy(out, &scale, sizeof(scale));
+        int8_t codes[kBlock];
+        for (int64_t j = 0; j < kBlock; ++j) codes[j] = code_of(row[static_cast<size_t>(i + j)] / step);
+        std::memcpy(out + sizeof(scale), codes, sizeof(codes));
       }
     }
   });
