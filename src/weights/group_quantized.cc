@@ -162,6 +162,7 @@ struct Matrix {
   const SourceTensor* codes = nullptr;
   const SourceTensor* zeros = nullptr;  // null: 8 everywhere
   const SourceTensor* scales = nullptr;
+  const SourceTensor* groups = nullptr;  // of each input, where they are not in order
   int64_t n = 0;
   int64_t k = 0;
   int64_t group_size = 0;
@@ -308,8 +309,8 @@ class GroupQuantizedTensors final : public TensorSource {
     for (const SourceTensor& tensor : files_->tensors()) {
       if (tensor.name.ends_with(codes_ending)) {
         const std::string name = tensor.name.substr(0, tensor.name.size() - codes_ending.size());
-        ASSIGN_OR_RETURN(const Matrix matrix, check_matrix(name, tensor));
-        RETURN_IF_ERROR(add_matrix(matrix));
+        ASSIGN_OR_RETURN(Matrix matrix, check_matrix(name, tensor));
+        matrices_.push_back(std::move(matrix));
         continue;
       }
       const bool is_part = std::any_of(parts.begin(), parts.end(), [&](std::string_view ending) {
@@ -317,6 +318,13 @@ class GroupQuantizedTensors final : public TensorSource {
                                                              std::string(codes_ending)) != nullptr;
       });
       if (!is_part) tensors_.push_back(tensor);
+    }
+    // Blocks hold neighbouring inputs; of others each number stands for itself. All alike, so that they can be joined.
+    const bool is_in_order =
+        std::all_of(matrices_.begin(), matrices_.end(), [](const Matrix& matrix) { return matrix.groups == nullptr; });
+    for (size_t i = 0; i < matrices_.size(); ++i) {
+      if (!is_in_order) matrices_[i].format = FormatId::kF16;
+      RETURN_IF_ERROR(add_tensor(i));
     }
     for (size_t i = 0; i < tensors_.size(); ++i) {
       if (!index_.emplace(tensors_[i].name, i).second) {
@@ -422,12 +430,12 @@ class GroupQuantizedTensors final : public TensorSource {
     matrix.format = matrix.group_size % kChunk == 0 ? FormatId::kInt4G128
                     : quantization_.is_symmetric    ? FormatId::kQ4_0
                                                     : FormatId::kQ5_0;
-    RETURN_IF_ERROR(check_order(name, matrix));
+    RETURN_IF_ERROR(find_order(name, matrix));
     return matrix;
   }
 
-  // Inputs belong to groups in order, unless GPTQ took them in another.
-  Status check_order(const std::string& name, const Matrix& matrix) const {
+  // Inputs belong to groups in order, unless GPTQ took them in another (desc_act): then a tensor lists their groups.
+  Status find_order(const std::string& name, Matrix& matrix) const {
     bool is_listed = false;
     for (const char* ending : {".g_idx", ".weight_g_idx"}) {
       const SourceTensor* groups = files_->find(name + ending);
@@ -437,11 +445,11 @@ class GroupQuantizedTensors final : public TensorSource {
         return invalid_argument(quoted(groups->name) + " is not a group for each input");
       }
       for (int64_t i = 0; i < matrix.k; ++i) {
-        if (word_at(*groups, i) != static_cast<uint32_t>(i / matrix.group_size)) {
-          return unimplemented(quoted(groups->name) +
-                               " has inputs in another order (desc_act, act order), which is not supported; take a "
-                               "checkpoint that was made without it, or a GGUF file");
+        const int64_t group = word_at(*groups, i);
+        if (group >= matrix.num_groups) {
+          return invalid_argument(quoted(groups->name) + " names a group that is not there");
         }
+        if (group != i / matrix.group_size) matrix.groups = groups;
       }
     }
     if (quantization_.has_own_order && !is_listed && matrix.num_groups > 1) {
@@ -451,14 +459,15 @@ class GroupQuantizedTensors final : public TensorSource {
     return ok_status();
   }
 
-  Status add_matrix(const Matrix& matrix) {
+  // What a matrix becomes.
+  Status add_tensor(size_t index) {
+    const Matrix& matrix = matrices_[index];
     const QuantFormat& format = quant_format(matrix.format);
     const auto num_bytes = static_cast<size_t>(matrix.n * format.row_bytes(matrix.k));
     const std::span<std::byte> bytes = storage_->matrices.emplace_back(num_bytes).bytes();
     if (bytes.empty())
       return resource_exhausted("no room for the " + std::to_string(num_bytes) + " bytes of " + matrix.name);
-    by_address_.emplace(bytes.data(), matrices_.size());
-    matrices_.push_back(matrix);
+    by_address_.emplace(bytes.data(), index);
     is_turned_.push_back(false);
     tensors_.push_back({.name = matrix.name,
                         .format = matrix.format,
@@ -468,10 +477,55 @@ class GroupQuantizedTensors final : public TensorSource {
     return ok_status();
   }
 
+  // scale * (code - zero) in f16, as GPTQ's own code multiplies.
+  Status turn_to_floats(const Matrix& matrix, std::span<std::byte> bytes) const {
+    std::vector<int64_t> group_of(static_cast<size_t>(matrix.k));
+    for (int64_t i = 0; i < matrix.k; ++i) {
+      group_of[static_cast<size_t>(i)] = matrix.groups != nullptr ? word_at(*matrix.groups, i) : i / matrix.group_size;
+    }
+    const MatrixReader reader(matrix, quantization_);
+    std::atomic<bool> is_sound = true;
+    pool_->parallel_for((matrix.n + kTileOutputs - 1) / kTileOutputs, 1, [&](const WorkRange& range) {
+      constexpr int kInputs = 32;
+      uint8_t codes[kTileOutputs][kChunk];
+      std::vector<float> scales(static_cast<size_t>(matrix.num_groups * kTileOutputs));
+      std::vector<float> zeros(scales.size());
+      for (int64_t tile = range.begin; tile < range.end; ++tile) {
+        const int64_t first = tile * kTileOutputs;
+        const int count = static_cast<int>(std::min<int64_t>(kTileOutputs, matrix.n - first));
+        for (int64_t group = 0; group < matrix.num_groups; ++group) {
+          for (int i = 0; i < count; ++i) {
+            const size_t at = static_cast<size_t>(group * kTileOutputs + i);
+            scales[at] = f16_to_f32(f32_to_f16(reader.scale(first + i, group)));
+            zeros[at] = static_cast<float>(reader.zero(first + i, group));
+          }
+        }
+        for (int64_t input = 0; input < matrix.k; input += kInputs) {
+          reader.read_codes(first, count, input, kInputs, codes);
+          for (int i = 0; i < count; ++i) {
+            uint16_t values[kInputs];
+            for (int j = 0; j < kInputs; ++j) {
+              const size_t at = static_cast<size_t>(group_of[static_cast<size_t>(input + j)] * kTileOutputs + i);
+              const float value = scales[at] * (static_cast<float>(codes[i][j]) - zeros[at]);
+              values[j] = f32_to_f16(value);
+              if (!std::isfinite(f16_to_f32(values[j]))) is_sound = false;
+            }
+            std::memcpy(bytes.data() + ((first + i) * matrix.k + input) * 2, values, sizeof(values));
+          }
+        }
+      }
+    });
+    if (!is_sound) {
+      return invalid_argument(quoted(matrix.name) + " has values that f16 does not hold" + kWhatToTake);
+    }
+    return ok_status();
+  }
+
   Status turn_matrix(const Matrix& matrix, std::span<std::byte> bytes) const {
     const QuantFormat& format = quant_format(matrix.format);
     const int64_t row_bytes = format.row_bytes(matrix.k);
     if (pool_ == nullptr) pool_ = std::make_unique<ThreadPool>(default_num_threads(read_cpu_info()));
+    if (matrix.format == FormatId::kF16) return turn_to_floats(matrix, bytes);
     const MatrixReader reader(matrix, quantization_);
     std::atomic<bool> is_sound = true;
     std::atomic<bool> is_symmetric = true;

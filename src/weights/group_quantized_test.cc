@@ -40,7 +40,9 @@ Bytes bytes_of_words(const std::vector<uint32_t>& words) {
   return bytes;
 }
 
-Made make_matrix(const std::string& name, const Case& c, int64_t n, int64_t k, Random& random) {
+// `groups`: of each input; empty where they are in order.
+Made make_matrix(const std::string& name, const Case& c, int64_t n, int64_t k, Random& random,
+                 const std::vector<uint32_t>& groups = {}) {
   const int64_t group_size = c.group_size == -1 ? k : c.group_size;
   const int64_t num_groups = k / group_size;
   std::vector<uint32_t> codes(static_cast<size_t>(n * k));
@@ -54,7 +56,7 @@ Made make_matrix(const std::string& name, const Case& c, int64_t n, int64_t k, R
   Made made;
   for (int64_t o = 0; o < n; ++o) {
     for (int64_t i = 0; i < k; ++i) {
-      const size_t at = group(o, i / group_size);
+      const size_t at = group(o, groups.empty() ? i / group_size : groups[static_cast<size_t>(i)]);
       made.values.push_back(f16_to_f32(scales[at]) * (static_cast<float>(code(o, i)) - static_cast<float>(zeros[at])));
     }
   }
@@ -188,9 +190,9 @@ TEST(GroupQuantized, SaysWhatIsWrong) {
   std::vector<SafetensorsTensor> ordered = good;
   ordered.push_back({"m.g_idx", "I32", {256}, bytes_of_words(groups)});
   EXPECT_TRUE(open_tensors(ordered, c).is_ok());
-  std::swap(groups[0], groups[200]);
+  groups[200] = 2;
   ordered.back().data = bytes_of_words(groups);
-  EXPECT_NE(error_of(ordered).find("act order"), std::string::npos);
+  EXPECT_NE(error_of(ordered).find("a group that is not there"), std::string::npos);
   // 3e-8 is less than half of the least f16.
   bad = good;
   bad[2].dtype = "F32";
@@ -198,6 +200,37 @@ TEST(GroupQuantized, SaysWhatIsWrong) {
   const float small = 2e-8f;
   std::memcpy(bad[2].data.data(), &small, sizeof(small));
   EXPECT_NE(error_of(bad).find("f16 does not hold"), std::string::npos);
+}
+
+// desc_act: inputs of a group are anywhere; all matrices become f16, so that they can be joined.
+TEST(GroupQuantized, InputsInAnotherOrderBecomeF16) {
+  Random random(6);
+  for (const Case& c : {kCases[1], kCases[2], kCases[4], kCases[7]}) {
+    const int64_t k = 384;
+    std::vector<uint32_t> groups;
+    for (int64_t i = 0; i < k; ++i) groups.push_back(static_cast<uint32_t>(i / c.group_size));
+    for (size_t i = groups.size(); i > 1; --i)
+      std::swap(groups[i - 1], groups[static_cast<size_t>(random.below(static_cast<int64_t>(i)))]);
+    const bool is_packed = c.method == GroupMethod::kCompressedTensors;
+    Made made = make_matrix("m", c, 40, k, random, groups);
+    made.tensors.push_back({is_packed ? "m.weight_g_idx" : "m.g_idx", "I32", {k}, bytes_of_words(groups)});
+    Made other = make_matrix("other", c, 8, k, random);
+    made.tensors.insert(made.tensors.end(), other.tensors.begin(), other.tensors.end());
+    const auto opened = open_tensors(made.tensors, c);
+    ASSERT_TRUE(opened.is_ok()) << opened.status().message();
+    for (const auto& [name, values] : {std::pair("m.weight", &made.values), std::pair("other.weight", &other.values)}) {
+      const SourceTensor* matrix = opened.value()->find(name);
+      ASSERT_NE(matrix, nullptr);
+      EXPECT_EQ(matrix->format, FormatId::kF16);
+      ASSERT_EQ(matrix->data.size(), values->size() * 2);
+      ASSERT_TRUE(opened.value()->prepare(*matrix).is_ok());
+      for (size_t i = 0; i < values->size(); ++i) {
+        uint16_t bits;
+        std::memcpy(&bits, matrix->data.data() + 2 * i, sizeof(bits));
+        ASSERT_EQ(bits, f32_to_f16((*values)[i])) << name << " " << i;
+      }
+    }
+  }
 }
 
 TEST(GroupQuantized, AnOrderThatIsNotListedIsRefused) {
