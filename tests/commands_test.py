@@ -161,6 +161,18 @@ class OutputTest(unittest.TestCase):
             error = run("generate", self.MODEL, "--prompt", "a", "--quantization", quantization, check_code=1).err
             self.assertIn("leave --quantization out", error)
 
+    def test_int8_while_loading(self):
+        folder = pathlib.Path(self.MODEL).parent
+        texts = []
+        for backend in ("cpu", "reference"):
+            texts.append(run("generate", folder, "--backend", backend, "--quantization", "int8", "--compute", "f32", "--prompt", "a", "--max-tokens", 8,
+                             "--temperature", 0, check_code=0).out)
+        self.assertEqual(texts[0], texts[1])
+        self.assertIn("take int8", run("generate", folder, "--device", "cpu", "--quantization", "fp8", "--prompt", "a", check_code=1).err)
+        for dtype in ("fp8", "int8"):
+            error = run("generate", folder, "--device", "cpu", "--kv-cache-dtype", dtype, "--prompt", "a", check_code=1).err
+            self.assertIn(f"--kv-cache-dtype {dtype} is for a GPU", error)
+
     def test_doctor_measures_the_machine(self):
         report, = json_lines(run("doctor", "--json", "--threads", 1, check_code=0).out)
         self.assertEqual(report["machine"]["threads"], 1)
