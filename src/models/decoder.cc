@@ -9,7 +9,39 @@ namespace {
 
 constexpr size_t kMaxRopes = 2;  // one for all layers, or a second for those with a window
 
+bool is_plain(const Linear& linear) {
+  return linear.parts.size() == 1 && !linear.parts[0].bias.is_given();
+}
+
+// As Ops::decoder_step takes them; empty where some layer is of another kind, or they differ.
+std::vector<StepLayer> make_step_layers(const DecoderParts& parts) {
+  std::vector<StepLayer> layers;
+  for (const DecoderLayer& layer : parts.layers) {
+    const AttentionLayer& attention = layer.attention;
+    const AttentionLayer& first = parts.layers[0].attention;
+    const bool is_alike =
+        attention.num_heads == first.num_heads && attention.rope_style == first.rope_style &&
+        attention.params.scale == first.params.scale && attention.params.soft_cap == first.params.soft_cap &&
+        attention.params.window == first.params.window && layer.rope_index == parts.layers[0].rope_index &&
+        layer.mlp.activation == parts.layers[0].mlp.activation;
+    if (!is_alike || layer.mlp_post_norm.is_given() || attention.q_norm.is_given() || attention.k_norm.is_given() ||
+        !is_plain(attention.qkv) || !is_plain(attention.output) || !is_plain(layer.mlp.gate_up) ||
+        !is_plain(layer.mlp.down)) {
+      return {};
+    }
+    layers.push_back({.attention_norm = layer.attention_norm,
+                      .qkv = attention.qkv.parts[0].weight,
+                      .output = attention.output.parts[0].weight,
+                      .mlp_norm = layer.mlp_norm,
+                      .gate_up = layer.mlp.gate_up.parts[0].weight,
+                      .down = layer.mlp.down.parts[0].weight});
+  }
+  return layers;
+}
+
 }  // namespace
+
+Decoder::Decoder(DecoderParts parts) : parts_(std::move(parts)), step_layers_(make_step_layers(parts_)) {}
 
 std::vector<KvGroup> Decoder::kv_groups(DType dtype) const {
   return make_kv_groups(parts_.config, parts_.num_kv_heads, dtype);
@@ -40,7 +72,15 @@ Result<StepOutput> Decoder::forward(StepContext& context, const StepBatch& batch
   }
 
   ops.embedding(op_context, all.hidden, parts_.embedding, batch.token_ids, parts_.config.embedding_scale);
+  const AttentionInputs step_inputs = {.x = all.hidden,
+                                       .norm = {},
+                                       .rope_table = rope_tables[static_cast<size_t>(parts_.layers[0].rope_index)],
+                                       .residual = {},
+                                       .rows = {}};
+  const bool is_one_row = num_tokens == 1 && num_output_rows == 1;
+  const bool is_done = is_one_row && try_step(context, batch, wanted.hidden, step_inputs);
   for (const DecoderLayer& layer : parts_.layers) {
+    if (is_done) break;
     const bool is_last = &layer == &parts_.layers.back();
     const Stream& stream = is_last ? wanted : all;
     AttentionInputs inputs = {.x = all.hidden,
@@ -60,6 +100,23 @@ Result<StepOutput> Decoder::forward(StepContext& context, const StepBatch& batch
   }
   head_layer(context, parts_.head, output.logits, wanted.hidden.slice(0, 0, num_logit_rows));
   return output;
+}
+
+bool Decoder::try_step(StepContext& context, const StepBatch& batch, const TensorView& y,
+                       const AttentionInputs& inputs) const {
+  if (step_layers_.empty() || batch.kv_groups.size() != 1) return false;
+  const AttentionLayer& attention = parts_.layers[0].attention;
+  return context.ops.decoder_step(context.op_context, {.layers = step_layers_,
+                                                       .layer_kv = context.layer_kv,
+                                                       .y = y,
+                                                       .x = inputs.x,
+                                                       .norm_epsilon = parts_.config.norm_epsilon,
+                                                       .num_heads = attention.num_heads,
+                                                       .rope_table = inputs.rope_table,
+                                                       .rope_style = attention.rope_style,
+                                                       .attention = attention.params,
+                                                       .activation = parts_.layers[0].mlp.activation,
+                                                       .batch = batch.kv_groups[0].batch});
 }
 
 Decoder::Stream Decoder::take_stream(Arena& arena, int64_t num_rows) const {

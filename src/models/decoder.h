@@ -39,7 +39,7 @@ struct DecoderParts {
 
 class Decoder final : public Model {
  public:
-  explicit Decoder(DecoderParts parts) : parts_(std::move(parts)) {}
+  explicit Decoder(DecoderParts parts);
 
   const ModelConfig& config() const override { return parts_.config; }
   std::vector<KvGroup> kv_groups(DType dtype) const override;
@@ -59,7 +59,11 @@ class Decoder final : public Model {
   void run_layer(StepContext& context, const StepBatch& batch, const DecoderLayer& layer, const Stream& stream,
                  const AttentionInputs& inputs) const;
 
+  // The step through all layers at once, where the backend takes it: one token, and y are its hidden states.
+  bool try_step(StepContext& context, const StepBatch& batch, const TensorView& y, const AttentionInputs& inputs) const;
+
   DecoderParts parts_;
+  std::vector<StepLayer> step_layers_;  // empty where layers are not of the kind that Ops::decoder_step takes
 };
 
 }  // namespace quire

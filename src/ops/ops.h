@@ -128,6 +128,32 @@ struct SamplingRow {
   uint64_t uniform_bits = 0;  // 53 random bits
 };
 
+// A decoder layer of the plain kind: x += output(attention(norm(x))), x += down(activation(gate) * up). No biases, no
+// norms of heads.
+struct StepLayer {
+  ConstTensorView attention_norm;  // [hidden] f32
+  Weight qkv;                      // outputs: query heads, key heads, value heads
+  Weight output;
+  ConstTensorView mlp_norm;
+  Weight gate_up;  // outputs: gate, then as many of up
+  Weight down;
+};
+
+// A step of one token through a whole stack of them.
+struct DecoderStep {
+  std::span<const StepLayer> layers;
+  std::span<const PagedKv> layer_kv;  // of each layer
+  TensorView y;                       // [1, hidden]: x behind the last layer
+  ConstTensorView x;                  // [1, hidden]
+  float norm_epsilon = 0.0f;
+  int num_heads = 0;
+  ConstTensorView rope_table;  // [1, head_dim] f32
+  RopeStyle rope_style = RopeStyle::kHalves;
+  AttentionParams attention;
+  Activation activation = Activation::kSilu;
+  const AttentionBatch& batch;  // one sequence with one query
+};
+
 class Ops {
  public:
   virtual ~Ops() = default;
@@ -279,6 +305,12 @@ class Ops {
   //   q, out: [num_tokens, num_heads, head_dim]
   virtual void attention(OpContext& context, TensorView out, ConstTensorView q, const PagedKv& kv,
                          const AttentionBatch& batch, const AttentionPlan& plan, const AttentionParams& params) = 0;
+
+  // ---- Decoders ----------------------------------------------------------------------------------------------------
+
+  // A step of one token through all layers at once: writes K and V to their pages, and y. False where the backend has
+  // no such kernel for the step, and nothing was done: then layers are run op by op. Rounds where the ops would.
+  virtual bool decoder_step(OpContext&, const DecoderStep&) { return false; }
 
   // ---- Sampling ----------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@
 namespace quire {
 
 namespace cuda {
+class DecoderStepMemory;
 class LinearLibrary;
 }
 
@@ -74,6 +75,8 @@ class CudaOps final : public Ops {
   void attention(OpContext& context, TensorView out, ConstTensorView q, const PagedKv& kv, const AttentionBatch& batch,
                  const AttentionPlan& plan, const AttentionParams& params) override;
 
+  bool decoder_step(OpContext& context, const DecoderStep& step) override;
+
   void sample(OpContext& context, TensorView ids, ConstTensorView logits, const SamplingRow* rows) override;
 
   bool can_record() const override { return true; }
@@ -103,6 +106,7 @@ class CudaOps final : public Ops {
   std::map<std::string, std::string, std::less<>> forced_kernels_;
   ThreadPool pool_;  // packs weights
   std::unique_ptr<cuda::LinearLibrary> library_;
+  std::unique_ptr<cuda::DecoderStepMemory> decoder_step_memory_;  // null unless the kernel is asked for
 };
 
 }  // namespace quire

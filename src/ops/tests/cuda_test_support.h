@@ -33,11 +33,13 @@ class Gpu {
  public:
   // Null where this machine has no GPU.
   static std::unique_ptr<Gpu> create(std::map<std::string, std::string> forced_kernels = {},
-                                     Compute compute = Compute::kAuto) {
+                                     Compute compute = Compute::kAuto,
+                                     WeightQuantization quantization = WeightQuantization::kNone) {
     BackendOptions options;
     options.kind = BackendKind::kCuda;
     options.num_threads = 4;
     options.compute = compute;
+    options.weight_quantization = quantization;
     options.forced_kernels = std::move(forced_kernels);
     Result<std::unique_ptr<CudaOps>> ops = CudaOps::create(options);
     if (!ops.is_ok()) {

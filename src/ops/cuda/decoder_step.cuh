@@ -1,0 +1,257 @@
+// A step of one token through a stack of decoder layers in one kernel.
+//
+// As many blocks as multiprocessors, all of them resident, 16 warps each that compute and one that asks for weights. A
+// layer is five parts: norm and qkv; rotation, writes to pages and attention; output and residual; norm, gate, up and
+// activation; down and residual. Blocks hand numbers on through memory (decoder_step_args.cuh). Each product needs all
+// numbers of the part before, so a layer is five times the way of a number from one multiprocessor to all others, 1 to
+// 2 us each. The limit is the reading of the weights, which goes on meanwhile: rings of 192 KB a multiprocessor, 25 MB
+// in all, are filled over the borders of products (decoder_step_rows.cuh). It takes 6 us at full speed to fill them,
+// longer than a border lasts.
+//
+// Rounds where the separate ops would. A row's sum depends on k alone, attention's on the length alone.
+#pragma once
+
+#include "ops/cuda/decoder_step_attention.cuh"
+#include "ops/cuda/decoder_step_panels.cuh"
+#include "ops/cuda/decoder_step_rows.cuh"
+
+namespace quire::cuda::step {
+
+// What all warps share beside rings and inputs.
+struct alignas(128) Shared {
+  float2 reduced[kWarps];
+  float2 stats[kWarps * kMostGroup];
+  float residuals[kMostOwnRows];
+  Range ranges[kNumProducts];
+  Progress progress;
+};
+
+// A product's inputs, and what is waited for before they are read.
+struct Source {
+  const void* x;
+  const float* norm;  // or null
+  int count;
+  Part part;
+};
+
+// Waits for the inputs, and lays them into shared memory, normed where that is asked for. Returns what products are
+// multiplied with.
+template <typename T, typename Products, typename Wait>
+__device__ __forceinline__ float take_inputs(const Args& args, Shared& shared, Products& products, const Source& source,
+                                             const Wait& wait) {
+  const int thread = fresh_thread();
+  const auto place_of = [&](int v) { return 8 * (v * kThreads + thread); };
+  const bool is_normed = source.norm != nullptr;
+  // What is not there becomes zeros: else what was there before would have to be kept.
+  float norms[kNormedVectors][8];
+#pragma unroll
+  for (int v = 0; v < kNormedVectors; ++v) {
+    float4 parts[2] = {{1, 1, 1, 1}, {1, 1, 1, 1}};
+    if (is_normed && place_of(v) < source.count) {
+      parts[0] = *reinterpret_cast<const float4*>(source.norm + place_of(v));
+      parts[1] = *reinterpret_cast<const float4*>(source.norm + place_of(v) + 4);
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      norms[v][4 * i] = parts[i].x, norms[v][4 * i + 1] = parts[i].y;
+      norms[v][4 * i + 2] = parts[i].z, norms[v][4 * i + 3] = parts[i].w;
+    }
+  }
+  wait();
+  uint4 loaded[kVectors];
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    loaded[v] = uint4{0, 0, 0, 0};
+    if (place_of(v) < source.count) {
+      loaded[v] = load_vector_of_others(static_cast<const char*>(source.x) + 2 * place_of(v));
+    }
+  }
+  const auto value_of = [&](int v, int i) {
+    const uint32_t pair = i / 2 == 0 ? loaded[v].x : i / 2 == 1 ? loaded[v].y : i / 2 == 2 ? loaded[v].z : loaded[v].w;
+    return i % 2 == 0 ? float_of<T>(pair) : high_float_of<T>(pair);
+  };
+  const auto norm_of = [&](int v, int i) { return v < kNormedVectors ? norms[v][i] : 1.0f; };
+  float squares = 0;
+  float largest = 0;
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    if (place_of(v) >= source.count) break;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float x = value_of(v, i);
+      squares += x * x;
+      largest = fmaxf(largest, fabsf(x * norm_of(v, i)));
+    }
+  }
+  squares = warp_sum(squares);
+  largest = warp_max(largest);
+  if (thread % 32 == 0) shared.reduced[thread / 32] = {squares, largest};
+  sync_warps();  // and nobody needs the inputs of the product before any more
+  const float2 own = shared.reduced[thread % kWarps];
+  squares = own.x;
+  largest = own.y;
+#pragma unroll
+  for (int offset = kWarps / 2; offset > 0; offset /= 2) {
+    squares += __shfl_xor_sync(0xffffffffu, squares, offset);
+    largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, offset));
+  }
+  const float norm = is_normed ? 1.0f / sqrtf(squares / static_cast<float>(source.count) + args.epsilon) : 1.0f;
+  // Brought near 1 by a power of two where they become f16.
+  const uint32_t exponent = min(max(__float_as_uint(largest * norm) >> 23, 2u), 252u);
+  const float up = Products::kIsScaled ? __uint_as_float(exponent << 23) : 1.0f;
+  const float down = Products::kIsScaled ? __uint_as_float((254u - exponent) << 23) : 1.0f;
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    if (place_of(v) >= source.count) break;
+    float x[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      x[i] = value_of(v, i);
+      if (v < kNormedVectors && is_normed) x[i] = to_float(from_float<T>(x[i] * norm * norm_of(v, i)));
+    }
+    products.put_inputs(place_of(v), source.count, x, down);
+  }
+  sync_warps();
+  return up;
+}
+
+// The warps that compute. Products: Rows or Panels.
+template <typename T, typename Products, int D>
+__device__ __forceinline__ void compute_step(const Args& args, Shared& shared, Products& products, char* inputs) {
+  constexpr DType kDType = std::is_same_v<T, bf16> ? DType::kBF16 : DType::kF16;
+  const Exchange& exchange = args.exchange;
+  const auto counter_of = [&](int part) { return exchange.counters + part * kCounterStride; };
+  uint32_t* const launch_counters = counter_of(kNumParts);
+  const uint32_t last_epoch = *reinterpret_cast<volatile const uint32_t*>(launch_counters);
+  const uint32_t first_attention = *reinterpret_cast<volatile const uint32_t*>(counter_of(kAttentionDone));
+  const int length = max(args.context_lengths[0], 1);
+  const Range own = products.own_rows();
+  for (int i = static_cast<int>(threadIdx.x); i < own.end - own.begin; i += kThreads) {
+    shared.residuals[i] = to_float(static_cast<const T*>(args.x)[own.begin + i]);
+  }
+  if (threadIdx.x == 0) shared.progress = {release_of(last_epoch, kNumParts), 0};
+  sync_warps();
+
+  for (int layer = 0; layer < args.num_layers; ++layer) {
+    const LayerArgs& own_layer = args.layers[layer];
+    const uint32_t epoch = last_epoch + static_cast<uint32_t>(layer) + 1;
+    const Attention<T, D> attention{.args = args,
+                                    .layer = own_layer,
+                                    .epoch = epoch,
+                                    .shared = inputs,
+                                    .stats = shared.stats,
+                                    .length = length,
+                                    .thread = fresh_thread()};
+    // Every block tells each part but attention, and tells none before the one in front of it is complete.
+    const auto wait_for = [&](int part, uint32_t of_epoch) {
+      const uint32_t target =
+          part == kAttentionDone
+              ? first_attention + static_cast<uint32_t>(attention.num_telling()) * static_cast<uint32_t>(layer + 1)
+              : of_epoch * gridDim.x;
+      wait_for_part(shared.progress, counter_of(part), target, release_of(of_epoch, part), fresh_thread());
+    };
+    const auto tell = [&](int part) { tell_part(shared.progress, counter_of(part), fresh_thread()); };
+    // The block that has a sum has had it in the layers before.
+    const auto add_residual = [&](int output, float sum) {
+      float& residual = shared.residuals[output - own.begin];
+      const T stored = from_float<T>(sum + residual);
+      residual = to_float(stored);
+      return stored;
+    };
+
+    attention.prefetch();
+    // One piece of code for all products: with four, instructions came from memory again and again.
+#pragma unroll 1
+    for (int product = 0; product < kNumProducts; ++product) {
+      const bool is_last = product == kDown && layer + 1 == args.num_layers;
+      Source source;
+      void* y;
+      int done;
+      if (product == kQkv) {
+        source = {layer == 0 ? args.x : exchange.x, own_layer.attention_norm, args.hidden, kDownDone};
+        y = exchange.qkv;
+        done = kQkvDone;
+      } else if (product == kOutput) {
+        source = {exchange.mixed, nullptr, args.num_heads * D, kAttentionDone};
+        y = exchange.middle;
+        done = kOutputDone;
+      } else if (product == kGateUp) {
+        source = {exchange.middle, own_layer.mlp_norm, args.hidden, kOutputDone};
+        y = exchange.gated;
+        done = kGateUpDone;
+      } else {
+        source = {exchange.gated, nullptr, args.intermediate, kGateUpDone};
+        y = is_last ? args.y : exchange.x;
+        done = kDownDone;
+      }
+      const auto wait = [&] {
+        if (product > 0 || layer > 0) wait_for(source.part, product == kQkv ? epoch - 1 : epoch);
+      };
+      if (products.has_units(product)) {
+        products.prepare(layer, product);
+        const float scale = take_inputs<T>(args, shared, products, source, wait);
+        products.run(layer, product, scale, [&](int output, float sum, float up) {
+          T stored;
+          if (product == kGateUp) {
+            stored = from_float<T>(gated(args.gate, kDType, sum, up));
+          } else if (product == kQkv) {
+            stored = from_float<T>(sum);
+          } else {
+            stored = add_residual(output, sum);
+          }
+          static_cast<T*>(y)[output] = stored;
+        });
+      } else {
+        wait();
+      }
+      tell(done);
+      if (product == kQkv && attention.has_work()) {
+        attention.run([&] { wait_for(kQkvDone, epoch); });
+        if (static_cast<int>(blockIdx.x) < attention.num_telling()) tell(kAttentionDone);
+      }
+    }
+  }
+
+  // Everybody has read the epoch once everybody has come here.
+  if (threadIdx.x == 0 && atomicAdd(launch_counters + 1, 1u) == gridDim.x - 1) {
+    launch_counters[1] = 0;
+    launch_counters[0] = last_epoch + static_cast<uint32_t>(args.num_layers);
+  }
+}
+
+template <typename T, typename Products, int D>
+__global__ void __launch_bounds__(kThreads + kAskingThreads, 1) decoder_step_kernel(const __grid_constant__ Args args) {
+  extern __shared__ __align__(128) char dynamic_shared[];
+  __shared__ Shared shared;
+  char* const inputs = dynamic_shared + kWarps * args.num_stages * Products::kStageBytes;
+  uint64_t* const barriers = reinterpret_cast<uint64_t*>(inputs + args.input_bytes);
+  const bool asks = threadIdx.x >= kThreads;
+  const int ring = static_cast<int>(asks ? threadIdx.x % 32 % kWarps : threadIdx.x / 32);
+  Products products{.args = args,
+                    .ring = {.stages = dynamic_shared + ring * args.num_stages * Products::kStageBytes,
+                             .filled = barriers + ring * args.num_stages,
+                             .used_up = barriers + (kWarps + ring) * args.num_stages,
+                             .num_stages = args.num_stages},
+                    .ranges = shared.ranges,
+                    .sums = inputs + args.input_bytes - Products::kSumBytes,
+                    .inputs = inputs};
+  products.divide();
+  for (int i = static_cast<int>(threadIdx.x); i < 2 * kWarps * args.num_stages; i += kThreads + kAskingThreads) {
+    barrier_init(barriers + i, 1);
+    fence_async_proxy();
+  }
+  __syncthreads();
+  // Registers of the warpgroup that asks go to those that compute.
+  if (asks) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
+    if (threadIdx.x < kThreads + 32) {
+      products.thread = ring * 32;
+      products.feed(threadIdx.x < kThreads + kWarps);
+    }
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 112;");
+    compute_step<T, Products, D>(args, shared, products, inputs);
+  }
+}
+
+}  // namespace quire::cuda::step

@@ -1,0 +1,262 @@
+// What the kernel of decoder_step.cuh is given, and how its blocks tell one another what they have computed.
+//
+// Each of a layer's five parts has a counter, which a block raises when its share of the part is in memory. Whoever
+// needs the part's results waits for the counter to reach its target: counters are never cleared, targets rise with the
+// epoch, a count of layers that goes on from launch to launch. One thread of a block asks, the others look at a flag in
+// shared memory. (Words that carry their epoch, for which everybody asks, took three times as long: 132 blocks asking
+// for the same lines again and again kept everything else waiting.) Nobody writes a result anew before all its readers
+// are done: a block reads the results of one part before it tells that its share of the next one is there, and it tells
+// so only when the part before is complete.
+#pragma once
+
+#include <type_traits>
+
+#include "ops/cuda/device_dtype.cuh"
+#include "ops/cuda/gate.cuh"
+#include "ops/cuda/hopper.cuh"
+
+namespace quire::cuda::step {
+
+constexpr int kWarps = 16;
+constexpr int kThreads = 32 * kWarps;  // that compute
+constexpr int kAskingThreads = 128;    // a warpgroup, of which one warp asks for weights
+constexpr int kMostLayers = 128;
+constexpr int kMostChunks = 16;    // of a sequence's keys
+constexpr int kStepKeys = 16;      // of attention, a warp
+constexpr int kHeadsAtOnce = 4;    // whose sums are added over the warps at once
+constexpr int kMostGroup = 8;      // query heads of a KV head
+constexpr int kMostOwnRows = 128;  // of the residual stream, a block
+constexpr int kNormedVectors = 2;  // of eight elements, a thread: hidden up to 8,192
+constexpr int kVectors = 4;        // intermediate up to 16,384
+
+enum Product : int { kQkv, kOutput, kGateUp, kDown, kNumProducts };
+
+struct LayerArgs {
+  const char* weights[kNumProducts];
+  const float* scales[kNumProducts];  // of e4m3 weights: an output each; of integer formats as weights.h says
+  const float* attention_norm;
+  const float* mlp_norm;
+  char* k;
+  char* v;
+};
+
+enum Part : int { kQkvDone, kAttentionDone, kOutputDone, kGateUpDone, kDownDone, kNumParts };
+
+struct Exchange {
+  void* qkv;     // of the activations' dtype, like the following
+  void* mixed;   // attention's outputs
+  void* middle;  // x behind attention
+  void* gated;
+  void* x;             // behind the layer
+  uint64_t* partials;  // attention's: [chunk][head][head_dim + 2]: a float and the epoch
+  uint32_t* counters;  // of parts, 32 apart; then the epoch of the last layer so far, and the blocks that are done
+};
+constexpr int kCounterStride = 32;
+
+struct Args {
+  const void* x;
+  void* y;
+  const float* rope_table;
+  const int32_t* context_lengths;
+  const int32_t* page_table;
+  const int64_t* slots;
+  Exchange exchange;
+  int64_t page_bytes;  // between pages, and between heads
+  int64_t head_bytes;
+  int num_layers;
+  int hidden;
+  int intermediate;
+  int num_heads;
+  int num_kv_heads;
+  int page_shift;   // log2 of the page size
+  int num_stages;   // of a warp's ring
+  int input_bytes;  // of shared memory for a product's inputs and sums, or for attention
+  int code_offset;  // of integer weights
+  float epsilon;
+  float scale;  // of scores, times log2(e)
+  Gate gate;
+  bool is_interleaved;
+  LayerArgs layers[kMostLayers];
+};
+
+// Inputs and units of work of a product: rows of qkv, pairs of rows of output and down, of gate_up pairs of a row of
+// gate and one of up.
+__device__ __forceinline__ int inputs_of(const Args& args, int product, int head_dim) {
+  if (product == kDown) return args.intermediate;
+  return product == kOutput ? args.num_heads * head_dim : args.hidden;
+}
+__device__ __forceinline__ int units_of(const Args& args, int product, int head_dim) {
+  if (product == kQkv) return (args.num_heads + 2 * args.num_kv_heads) * head_dim;
+  return product == kGateUp ? args.intermediate : args.hidden / 2;
+}
+
+// ---- Weights on their way -------------------------------------------------------------------------------------------
+
+__device__ __forceinline__ void copy_bulk(uint32_t target, const void* source, int num_bytes, uint64_t* barrier,
+                                          uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+          "r"(target),
+      "l"(source), "r"(num_bytes), "r"(shared_address(barrier)), "l"(policy)
+      : "memory");
+}
+
+__device__ __forceinline__ bool is_over(uint64_t* barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}\n"
+               : "=r"(done)
+               : "r"(shared_address(barrier)), "r"(parity)
+               : "memory");
+  return done != 0;
+}
+
+// A warp's ring of stages in shared memory, which bulk copies fill: what the warp that uses them knows of it.
+struct Ring {
+  char* stages;
+  uint64_t* filled;   // a stage each: its bytes have come
+  uint64_t* used_up;  // its bytes are needed no more
+  int num_stages;
+  int stage = 0;  // next
+  uint32_t parity = 0;
+
+  // All lanes.
+  __device__ __forceinline__ void wait() const { barrier_wait(filled + stage, parity); }
+  __device__ __forceinline__ void use_up(int lane) {
+    __syncwarp();
+    if (lane == 0) barrier_arrive(used_up + stage);
+    if (++stage == num_stages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+struct Range {
+  int begin;
+  int end;
+};
+__device__ __forceinline__ Range share_of(int count, int index, int num_shares) {
+  return {
+      static_cast<int>(static_cast<uint32_t>(count) * static_cast<uint32_t>(index) / static_cast<uint32_t>(num_shares)),
+      static_cast<int>(static_cast<uint32_t>(count) * static_cast<uint32_t>(index + 1) /
+                       static_cast<uint32_t>(num_shares))};
+}
+
+// A barrier of the warps that compute.
+__device__ __forceinline__ void sync_warps() {
+  asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");
+}
+
+// The thread's number, of which the compiler knows nothing: what depends on it is not computed once before the loop
+// over layers and then kept in memory, for want of registers.
+__device__ __forceinline__ int fresh_thread() {
+  int thread = static_cast<int>(threadIdx.x);
+  asm volatile("" : "+r"(thread));
+  return thread;
+}
+
+// ---- Results of other blocks ----------------------------------------------------------------------------------------
+
+// Something must be wrong after some seconds: better to fail than to hang.
+struct Patience {
+  int left = 1 << 23;
+  __device__ __forceinline__ void spend() {
+    if (--left == 0) __trap();
+  }
+};
+
+__device__ __forceinline__ uint32_t load_counter(const uint32_t* counter) {
+  uint32_t x;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(counter) : "memory");
+  return x;
+}
+
+// What a block's warps share about parts.
+struct Progress {
+  uint32_t released;  // the last part that is known to be complete: the epoch times 8, and the part
+  uint32_t arrived;   // warps
+};
+__device__ __forceinline__ uint32_t release_of(uint32_t epoch, int part) {
+  return epoch * 8 + static_cast<uint32_t>(part);
+}
+
+// All lanes, all warps of the block: until the counter has reached the target.
+__device__ __forceinline__ void wait_for_part(Progress& progress, const uint32_t* counter, uint32_t target,
+                                              uint32_t release, int thread) {
+  if (thread % 32 == 0) {
+    Patience patience;
+    volatile uint32_t* const released = &progress.released;
+    if (thread == 0) {
+      while (static_cast<int32_t>(load_counter(counter) - target) < 0) patience.spend();
+      __threadfence_block();
+      *released = release;
+    } else {
+      while (static_cast<int32_t>(*released - release) < 0) patience.spend();
+      __threadfence_block();
+    }
+  }
+  __syncwarp();
+}
+// All lanes, all warps of the block, behind what they have stored.
+__device__ __forceinline__ void tell_part(Progress& progress, uint32_t* counter, int thread) {
+  __syncwarp();
+  if (thread % 32 != 0) return;
+  __threadfence_block();
+  if (atomicAdd(&progress.arrived, 1u) != kWarps - 1) return;
+  progress.arrived = 0;
+  __threadfence();
+  asm volatile("red.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+}
+
+// The low half of a register, and the high one.
+template <typename T>
+__device__ __forceinline__ float float_of(uint32_t word) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    return __uint_as_float(word << 16);
+  } else {
+    return __half2float(__ushort_as_half(static_cast<unsigned short>(word)));
+  }
+}
+template <typename T>
+__device__ __forceinline__ float high_float_of(uint32_t pair) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    return __uint_as_float(pair & 0xffff0000u);
+  } else {
+    return float_of<T>(pair >> 16);
+  }
+}
+
+// From the L2 cache.
+__device__ __forceinline__ uint4 load_vector_of_others(const void* source) {
+  uint4 x;
+  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "l"(source)
+               : "memory");
+  return x;
+}
+template <typename T>
+__device__ __forceinline__ float load_of_others(const T* source) {
+  uint16_t bits;
+  asm volatile("ld.relaxed.gpu.global.u16 %0, [%1];" : "=h"(bits) : "l"(source) : "memory");
+  return float_of<T>(bits);
+}
+
+// Floats that carry the epoch: for few readers.
+__device__ __forceinline__ void publish(uint64_t* word, float value, uint32_t epoch) {
+  const uint64_t bits = static_cast<uint64_t>(epoch) << 32 | __float_as_uint(value);
+  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(word), "l"(bits) : "memory");
+}
+__device__ __forceinline__ uint64_t load_word(const uint64_t* word) {
+  uint64_t x;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(x) : "l"(word) : "memory");
+  return x;
+}
+__device__ __forceinline__ float wait_for_float(const uint64_t* word, uint32_t epoch) {
+  Patience patience;
+  uint64_t x;
+  while (static_cast<uint32_t>((x = load_word(word)) >> 32) != epoch) patience.spend();
+  return __uint_as_float(static_cast<uint32_t>(x));
+}
+
+}  // namespace quire::cuda::step
