@@ -19,7 +19,7 @@ namespace quire {
 namespace cuda {
 class DecoderStepMemory;
 class LinearLibrary;
-}
+}  // namespace cuda
 
 class CudaOps final : public Ops {
  public:
