@@ -27,6 +27,17 @@ struct QuantizeTokensArgs {
 constexpr int64_t kMaxNormedF8 = 16384;
 bool accepts_quantize_normed(const ConstTensorView& x, const ConstTensorView& norm_weight);
 void quantize_tokens_to_f8(cudaStream_t stream, const QuantizeTokensArgs& args);
+// The same with a scale for each 128 columns, and whatever number of them where no norm is given: [k / 128 rounded up
+// to a multiple of 2, scale_stride]. x is f16 or bf16, its rows vectors of 16 bytes.
+struct QuantizeGroupsArgs {
+  uint8_t* codes;
+  float* scales;
+  int scale_stride;
+  ConstTensorView x;
+  ConstTensorView norm_weight;
+  float epsilon;
+};
+void quantize_groups_to_f8(cudaStream_t stream, const QuantizeGroupsArgs& args);
 void soft_cap(cudaStream_t stream, const TensorView& x, float cap);
 void gather_rows(cudaStream_t stream, const TensorView& y, const ConstTensorView& x, const ConstTensorView& rows);
 

@@ -145,6 +145,8 @@ Result<std::unique_ptr<LinearLibrary>> LinearLibrary::create() {
   }
   ASSIGN_OR_RETURN(library->workspace_, allocate_block(kWorkspaceBytes));
   ASSIGN_OR_RETURN(library->slice_, allocate_block(kSliceBytes));
+  ASSIGN_OR_RETURN(library->partial_sums_, allocate_block(kMaxPartialSums * 4));
+  CUDA_CHECK(cudaMemset(library->partial_sums(), 0xff, kMaxPartialSums * 4));
   return library;
 }
 

@@ -57,6 +57,10 @@ class LinearLibrary {
   // Whether it multiplies e4m3 matrices here.
   bool has_f8();
 
+  // Where parts of a product give each other their sums: see linear_few_tokens.cuh.
+  static constexpr int64_t kMaxPartialSums = int64_t{132} * 256 * 128;
+  float* partial_sums() const { return static_cast<float*>(partial_sums_.data()); }
+
   // Where slices of weights are dequantized to.
   void* slice_data() const { return slice_.data(); }
   int64_t slice_bytes() const { return slice_.num_bytes(); }
@@ -73,6 +77,7 @@ class LinearLibrary {
   cublasLtHandle_t handle_ = nullptr;
   DeviceBuffer workspace_;
   DeviceBuffer slice_;
+  DeviceBuffer partial_sums_;
   std::map<Key, cublasLtMatmulAlgo_t> chosen_;
   std::optional<bool> has_f8_;
 };

@@ -1,14 +1,13 @@
 // The linear layer for up to 64 tokens, bound by the reading of weights: e4m3 weights with e4m3 activations, or 16-bit
 // ones with activations of their dtype.
 //
-// Grid: x tiles of 128 outputs (of the gated form: 64 gates and the 64 that belong to them), y parts of k, which are
-// the blocks of one cluster. A block has two warpgroups of 64 outputs each and a warp that asks the copy engine for
-// weights (128 outputs × 128 or 256 bytes a stage) and activations (N tokens by as many). Products on the tensor cores
-// from shared memory (wgmma, the tokens as columns), in float; sums of e4m3 products, which the unit keeps with few
-// bits, are added to others every 256 k. The parts of k are added in ascending order through the cluster's
-// shared memory. Weights are read once, activations by every tile, from the L2 cache; the limit is memory bandwidth.
-// Weights are asked for before the kernel ahead has ended. The order of a token's sum depends on the weight's shape
-// alone: `decode`.
+// Grid: x tiles of 128 outputs (of the gated form: 64 gates and the 64 that belong to them), y parts of k, which add
+// each other's sums at the end (linear_few_tokens.cuh). A block has two warpgroups of 64 outputs each and a warp that
+// asks the copy engine for weights (128 outputs × 128 or 256 bytes a stage) and activations (N tokens by as many).
+// Products on the tensor cores from shared memory (wgmma, the tokens as columns), in float; sums of e4m3 products,
+// which the unit keeps with few bits, are added to others every 128 k, times the scale that a token has there. Weights
+// are read once, activations by every tile, from the L2 cache; the limit is memory bandwidth. Weights are asked for
+// before the kernel ahead has ended. The order of a token's sum depends on the weight's shape alone: `decode`.
 #include "ops/cuda/linear_few_tokens.h"
 
 #include <algorithm>
@@ -30,16 +29,16 @@ using namespace few;
 constexpr int kBoxRows = kHalfRows;
 constexpr int kRowBytes = 128;  // of k, a stage
 constexpr int kWeightBytes = kRows * kRowBytes;
-// Where cuBLASLt is not faster (H200; 8B shapes). It multiplies e4m3 in tiles of 128 tokens at least, and 16-bit
-// weights of many outputs or inputs at full speed.
-constexpr int kMaxTokensOfF8 = 64;
+constexpr int kMaxTokens = 64;
+// Where cuBLASLt is not faster (H200; 8B shapes). It has no activation behind its products.
 constexpr int kMaxTokensOf16Bits = 16;
-constexpr int64_t kMaxSideOf16Bits = 8192;
-constexpr int kMaxTokensOfWideGates = 8;  // the activation is fused
+constexpr int kMaxTokensOf16BitGates = 32;
 
+template <typename W>
+constexpr bool kIsF8 = std::is_same_v<W, F8>;
 // A stage is so many boxes wide: two where they are small, for fewer waits.
 template <int N>
-constexpr int kWidth = N <= 32 ? 2 : 1;
+constexpr int kWidth = N <= 16 ? 2 : 1;
 template <int N>
 constexpr int kStageBytes = kWidth<N>*(kWeightBytes + N * kRowBytes);
 constexpr int kMaxStages = 6;
@@ -52,21 +51,25 @@ constexpr int kSharedBytes = kStages<N>* kStageBytes<N> + 1024;
 
 struct Args {
   Output output;
-  int elements_per_box;  // of k
-  int num_pairs;         // of boxes, in all parts
+  const float* x_scales;  // of e4m3: [2 num_pairs, N]
+  int elements_per_box;   // of k
+  int num_pairs;          // of boxes, in all parts
 };
 
 template <typename W, int N>
 __global__ void __launch_bounds__(kThreads, 2)
     few_tokens_kernel(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map, Args args) {
-  constexpr bool kIsF8 = std::is_same_v<W, F8>;
   constexpr int S = kStages<N>;
+  constexpr int kScales = kIsF8<W> ? kWidth<N> * N : 4;  // of a stage
+  constexpr uint32_t kExpectedBytes = kStageBytes<N> + (kIsF8<W> ? kScales * 4 : 0);
   extern __shared__ char dynamic_shared[];
   __shared__ uint64_t full[S];
   __shared__ uint64_t empty[S];
+  __shared__ alignas(16) float x_scales[S][kScales];
   // The swizzle repeats every 1024 bytes.
   char* const ring = dynamic_shared + (1024 - shared_address(dynamic_shared) % 1024) % 1024;
   const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   const int part = static_cast<int>(blockIdx.y);
   const int num_parts = static_cast<int>(gridDim.y);
   // Parts begin at pairs of boxes, whatever a stage is: the order of sums is the same for every tile.
@@ -85,13 +88,13 @@ __global__ void __launch_bounds__(kThreads, 2)
   __syncthreads();
 
   if (warp == kConsumers / 32) {
-    if (threadIdx.x % 32 == 0) {
+    if (lane == 0) {
       const uint64_t once = evict_first_policy();
       const uint64_t often = evict_last_policy();
       // Of a stage: weights box by box in k, then tokens.
       const auto load_weights = [&](int i, int s) {
         char* const stage = ring + s * kStageBytes<N>;
-        barrier_arrive_expecting(&full[s], kStageBytes<N>);
+        barrier_arrive_expecting(&full[s], kExpectedBytes);
 #pragma unroll
         for (int box = 0; box < kWidth<N>; ++box) {
           const int k = ((begin + i) * kWidth<N> + box) * args.elements_per_box;
@@ -106,6 +109,9 @@ __global__ void __launch_bounds__(kThreads, 2)
         for (int box = 0; box < kWidth<N>; ++box) {
           const int k = ((begin + i) * kWidth<N> + box) * args.elements_per_box;
           copy_box(stage + box * N * kRowBytes, &x_map, Coordinates2{k, 0}, &full[s], often);
+        }
+        if constexpr (kIsF8<W>) {
+          copy_bytes(x_scales[s], args.x_scales + (begin + i) * kScales, kScales * 4, &full[s]);
         }
       };
       const int num_first = min(S, count);
@@ -123,82 +129,171 @@ __global__ void __launch_bounds__(kThreads, 2)
           parity ^= 1u;
         }
       }
+    } else {
+      prefetch_finish<kIsF8<W>>(args.output, lane - 1);
     }
-    __syncwarp();
   } else {
     wait_for_previous();
     const int group = warp / 4;
-    float sums[N / 2];
-    float some[N / 2];  // of e4m3: since they were last added to `sums`
-#pragma unroll
-    for (int i = 0; i < N / 2; ++i) sums[i] = some[i] = 0;
+    float sums[N / 2] = {};
     const auto release = [&](int stage) {
       __syncwarp();
-      if (threadIdx.x % 32 == 0) barrier_arrive(&empty[stage]);
+      if (lane == 0) barrier_arrive(&empty[stage]);
     };
     int s = 0;
-    [[maybe_unused]] int before = 0;  // a stage whose products may still run
     uint32_t parity = 0;
-    for (int i = 0; i < count; ++i) {
-      const uint32_t stage = shared_address(ring + s * kStageBytes<N>);
-      const uint32_t w = stage + static_cast<uint32_t>(group * kBoxRows * kRowBytes);
-      const uint32_t x = stage + kWidth<N> * kWeightBytes;
-      float(&target)[N / 2] = kIsF8 ? some : sums;
-      const bool is_first = kWidth<N> == 2 || i % 2 == 0;  // of a pair
-      barrier_wait(&full[s], parity);
-      wgmma_fence();
-#pragma unroll
-      for (int step = 0; step < 4 * kWidth<N>; ++step) {
-        const uint32_t w_at = w + static_cast<uint32_t>(step / 4 * kWeightBytes + step % 4 * 32);
-        const uint32_t x_at = x + static_cast<uint32_t>(step / 4 * N * kRowBytes + step % 4 * 32);
-        wgmma_tokens<W, N>(target, matrix_descriptor(w_at, 16, 1024), matrix_descriptor(x_at, 16, 1024),
-                           step > 0 || !kIsF8 || !is_first);
-      }
-      wgmma_commit();
-      if constexpr (kIsF8) {
-        wgmma_wait<0>();
-        hold(target);
-        release(s);
-        if (kWidth<N> == 2 || !is_first) {
-#pragma unroll
-          for (int j = 0; j < N / 2; ++j) sums[j] += some[j];
-        }
-      } else {
-        wgmma_wait<1>();
-        if (i > 0) release(before);
-        before = s;
-      }
+    const auto advance = [&] {
       if (++s == S) {
         s = 0;
         parity ^= 1u;
+      }
+    };
+    const auto multiply = [&](float(&target)[N / 2], int stage_index, int step, bool adds) {
+      const uint32_t stage = shared_address(ring + stage_index * kStageBytes<N>);
+      const uint32_t w = stage + static_cast<uint32_t>(group * kBoxRows * kRowBytes);
+      const uint32_t x = stage + kWidth<N> * kWeightBytes;
+      const uint32_t w_at = w + static_cast<uint32_t>(step / 4 * kWeightBytes + step % 4 * 32);
+      const uint32_t x_at = x + static_cast<uint32_t>(step / 4 * N * kRowBytes + step % 4 * 32);
+      wgmma_tokens<W, N>(target, matrix_descriptor(w_at, 16, 1024), matrix_descriptor(x_at, 16, 1024), adds);
+    };
+    if constexpr (kIsF8<W>) {
+      const auto start_box = [&](float(&some)[N / 2], int stage, int box) {
+        wgmma_fence();
+#pragma unroll
+        for (int step = 0; step < 4; ++step) multiply(some, stage, 4 * box + step, step > 0);
+        wgmma_commit();
+      };
+      const auto load_scales = [&](float2(&scales)[N / 8], int stage, int box) {
+#pragma unroll
+        for (int j = 0; j < N / 8; ++j) {
+          scales[j] = *reinterpret_cast<const float2*>(&x_scales[stage][box * N + 8 * j + 2 * (lane % 4)]);
+        }
+      };
+      const auto add_box = [&](const float(&some)[N / 2], const float2(&scales)[N / 8]) {
+#pragma unroll
+        for (int j = 0; j < N / 2; ++j) {
+          sums[j] = fmaf(some[j], j % 2 == 0 ? scales[j / 4].x : scales[j / 4].y, sums[j]);
+        }
+      };
+      for (int i = 0; i < count; ++i) {
+        barrier_wait(&full[s], parity);
+        if constexpr (kWidth<N> == 1) {
+          float some[N / 2];
+          float2 scales[N / 8];
+          start_box(some, s, 0);
+          load_scales(scales, s, 0);
+          wgmma_wait<0>();
+          hold(some);
+          release(s);
+          add_box(some, scales);
+        } else {
+          // While the sums of one box are added, the other's products run.
+          float first[N / 2];
+          float second[N / 2];
+          float2 scales[N / 8];
+          start_box(first, s, 0);
+          start_box(second, s, 1);
+          load_scales(scales, s, 0);
+          wgmma_wait<1>();
+          hold(first);
+          add_box(first, scales);
+          load_scales(scales, s, 1);
+          wgmma_wait<0>();
+          hold(second);
+          release(s);
+          add_box(second, scales);
+        }
+        advance();
+      }
+    } else {
+      int before = 0;  // a stage whose products may still run
+      for (int i = 0; i < count; ++i) {
+        barrier_wait(&full[s], parity);
+        wgmma_fence();
+#pragma unroll
+        for (int step = 0; step < 4 * kWidth<N>; ++step) multiply(sums, s, step, true);
+        wgmma_commit();
+        wgmma_wait<1>();
+        if (i > 0) release(before);
+        before = s;
+        advance();
       }
     }
     wgmma_wait<0>();
     hold(sums);
     // The ring is free: everything that was asked for has come and been used.
-    asm volatile("bar.sync 1, 256;" ::: "memory");
+    consumer_barrier();
     store_sums<N>(ring, sums);
+    consumer_barrier();
+    finish_tile<N, kIsF8<W>>(args.output, ring);
   }
-
-  finish_tile<kIsF8>(args.output, ring);
 }
 
+// ---- Launches -------------------------------------------------------------------------------------------------------
+
+int num_pairs_of(const Weight& weight) {
+  const int64_t element_bytes = weight.layout == Layout::kCudaF8 ? 1 : 2;
+  return static_cast<int>(ceil_div<int64_t>(weight.k * element_bytes, 2 * kRowBytes));
+}
+
+// How the blocks lie.
+struct Division {
+  int num_tiles;
+  int num_parts;
+};
+Division divide(const LinearCall& call) {
+  constexpr int kLeastPairs = 4;
+  Division division;
+  division.num_tiles = num_tiles_of(output_of(call));
+  division.num_parts = choose_parts(division.num_tiles, num_pairs_of(call.weight), kLeastPairs);
+  while (division.num_parts > 1 && division.num_tiles * division.num_parts > can_run_at_once(2)) {
+    division.num_parts /= 2;
+  }
+  return division;
+}
+
+struct Maps {
+  CUtensorMap w;
+  CUtensorMap x;
+};
+
 template <typename W, int N>
-void launch(cudaStream_t stream, dim3 grid, const CUtensorMap& w_map, const CUtensorMap& x_map, const Args& args) {
+void launch(const LinearCall& call, const Division& division, const Maps& maps, const Args& args) {
   const auto kernel = few_tokens_kernel<W, N>;
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes<N>));
-  launch_cluster(stream, kernel, grid, dim3(kThreads), dim3(1, grid.y), kSharedBytes<N>, w_map, x_map, args);
+  const int num_blocks = division.num_tiles * division.num_parts;
+  const int shared_bytes = std::max(kSharedBytes<N>, least_shared_bytes(num_blocks));
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
+  CHECK(division.num_parts == 1 || has_room_for_sums(num_blocks, N));
+  launch_dependent_with_memory(
+      call.stream, kernel, dim3(static_cast<unsigned>(division.num_tiles), static_cast<unsigned>(division.num_parts)),
+      dim3(kThreads), static_cast<size_t>(shared_bytes), maps.w, maps.x, args);
 }
 
 template <typename W>
-void launch_any(cudaStream_t stream, dim3 grid, const CUtensorMap& w_map, const CUtensorMap& x_map, const Args& args) {
-  const int n = args.output.num_tokens;
-  if (n <= 8) return launch<W, 8>(stream, grid, w_map, x_map, args);
-  if (n <= 16) return launch<W, 16>(stream, grid, w_map, x_map, args);
-  if constexpr (std::is_same_v<W, F8>) {
-    if (n <= 32) return launch<W, 32>(stream, grid, w_map, x_map, args);
-    return launch<W, 64>(stream, grid, w_map, x_map, args);
+void launch_any(const LinearCall& call, const Division& division, const Maps& maps, const Args& args) {
+  switch (tile_of(static_cast<int>(call.x.size(0)))) {
+    case 8:
+      return launch<W, 8>(call, division, maps, args);
+    case 16:
+      return launch<W, 16>(call, division, maps, args);
+    case 32:
+      return launch<W, 32>(call, division, maps, args);
+    default:
+      return launch<W, 64>(call, division, maps, args);
   }
+}
+
+// Rows of x as e4m3, with a scale for 128 columns, in the buffer of slices.
+struct F8Groups {
+  uint8_t* codes;
+  float* scales;
+};
+int64_t group_code_bytes(const LinearCall& call) {
+  return ceil_div<int64_t>(call.x.size(0) * call.weight.k, 256) * 256;
+}
+bool has_room_for_groups(const LinearCall& call) {
+  const int64_t num_groups = 2 * ceil_div<int64_t>(call.weight.k, 256);
+  return group_code_bytes(call) + num_groups * kMaxTokens * 4 <= call.library->slice_bytes();
 }
 
 }  // namespace
@@ -207,19 +302,17 @@ bool accepts_few_tokens(const LinearCall& call) {
   const Weight& weight = call.weight;
   const DType dtype = call.x.dtype();
   const bool is_f8 = weight.layout == Layout::kCudaF8;
-  const int64_t num_tokens = call.x.size(0);
-  if (dtype == DType::kF32 || num_tokens < 1 || num_tokens > (is_f8 ? kMaxTokensOfF8 : kMaxTokensOf16Bits) ||
-      call.offsets.is_given() || weight.num_experts != 1) {
+  const int64_t most = is_f8 ? kMaxTokens : call.gate == Gate::kNone ? kMaxTokensOf16Bits : kMaxTokensOf16BitGates;
+  if (dtype == DType::kF32 || call.x.size(0) < 1 || call.x.size(0) > most || call.offsets.is_given() ||
+      weight.num_experts != 1) {
     return false;
   }
   if (is_f8) {
-    const int64_t codes = call.x.size(0) * (weight.k + 4) + 256;
-    if (weight.k % 16 != 0 || codes > call.library->slice_bytes()) return false;
+    if (weight.k % 16 != 0 || !has_room_for_groups(call)) return false;
+    if (call.norm.weight.is_given() && !accepts_quantize_normed(call.x, call.norm.weight)) return false;
   } else {
     if (weight.layout != Layout::kCudaPlanes || call.norm.weight.is_given()) return false;
     if (weight.format != (dtype == DType::kBF16 ? FormatId::kBF16 : FormatId::kF16)) return false;
-    const bool is_wide = std::max(weight.n, weight.k) > kMaxSideOf16Bits;
-    if (is_wide && (call.gate == Gate::kNone || num_tokens > kMaxTokensOfWideGates)) return false;
   }
   return weight.k % 8 == 0 && weight.n % 8 == 0 && weight.n < (1 << 30) && weight.k < (1 << 30) &&
          is_call_aligned(call);
@@ -232,21 +325,24 @@ bool accepts_gated_few_tokens(const LinearCall& call) {
 void linear_few_tokens(const LinearCall& call) {
   const Weight& weight = call.weight;
   const int num_tokens = static_cast<int>(call.x.size(0));
+  const int tile = tile_of(num_tokens);
   const bool is_f8 = weight.layout == Layout::kCudaF8;
   const DType dtype = is_f8 ? DType::kF8E4M3 : call.x.dtype();
+  const Division division = divide(call);
   const void* x = call.x.raw_data();
   int64_t x_stride = call.x.stride(0);
-  const float* x_scales = nullptr;
+  F8Groups groups = {};
   if (is_f8) {
-    const F8Tokens tokens = f8_tokens(*call.library, num_tokens, weight.k);
-    quantize_tokens_to_f8(call.stream, {.codes = tokens.codes,
-                                        .scales = tokens.scales,
+    uint8_t* const codes = static_cast<uint8_t*>(call.library->slice_data());
+    groups = {codes, reinterpret_cast<float*>(codes + group_code_bytes(call))};
+    quantize_groups_to_f8(call.stream, {.codes = groups.codes,
+                                        .scales = groups.scales,
+                                        .scale_stride = tile,
                                         .x = call.x,
                                         .norm_weight = call.norm.weight,
                                         .epsilon = call.norm.epsilon});
-    x = tokens.codes;
+    x = groups.codes;
     x_stride = weight.k;
-    x_scales = tokens.scales;
   }
   const int per_box = kRowBytes / static_cast<int>(dtype_bytes(dtype));
   const int64_t w_sizes[] = {weight.k, weight.n};
@@ -254,27 +350,22 @@ void linear_few_tokens(const LinearCall& call) {
   const int32_t w_box[] = {per_box, kBoxRows};
   const int64_t x_sizes[] = {weight.k, num_tokens};
   const int64_t x_strides[] = {x_stride};
-  const int32_t x_box[] = {per_box, tile_of(num_tokens)};
-  const CUtensorMap w_map = make_tensor_map({.dtype = dtype,
-                                             .data = const_cast<std::byte*>(weight.parts[0].data()),
-                                             .sizes = w_sizes,
-                                             .strides = w_strides,
-                                             .box = w_box});
-  const CUtensorMap x_map = make_tensor_map(
-      {.dtype = dtype, .data = const_cast<void*>(x), .sizes = x_sizes, .strides = x_strides, .box = x_box});
+  const int32_t x_box[] = {per_box, tile};
+  const Maps maps = {
+      .w = make_tensor_map({.dtype = dtype,
+                            .data = const_cast<std::byte*>(weight.parts[0].data()),
+                            .sizes = w_sizes,
+                            .strides = w_strides,
+                            .box = w_box}),
+      .x = make_tensor_map(
+          {.dtype = dtype, .data = const_cast<void*>(x), .sizes = x_sizes, .strides = x_strides, .box = x_box})};
   Args args{.output = output_of(call),
+            .x_scales = groups.scales,
             .elements_per_box = per_box,
-            .num_pairs = static_cast<int>(ceil_div<int64_t>(weight.k, 2 * per_box))};
-  if (is_f8) {
-    args.output.w_scales = reinterpret_cast<const float*>(weight.parts[1].data());
-    args.output.x_scales = x_scales;
-  }
-  const int num_tiles = num_tiles_of(args.output);
-  constexpr int kLeastPairs = 4;
-  const dim3 grid(static_cast<unsigned>(num_tiles),
-                  static_cast<unsigned>(choose_parts(num_tiles, args.num_pairs, kLeastPairs)));
+            .num_pairs = num_pairs_of(weight)};
+  if (is_f8) args.output.w_scales = reinterpret_cast<const float*>(weight.parts[1].data());
   const auto function = is_f8 ? launch_any<F8> : dtype == DType::kBF16 ? launch_any<bf16> : launch_any<f16>;
-  function(call.stream, grid, w_map, x_map, args);
+  function(call, division, maps, args);
 }
 
 }  // namespace quire::cuda

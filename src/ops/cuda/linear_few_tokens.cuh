@@ -1,5 +1,11 @@
 // What the kernels for few tokens share (linear_few_tokens.cu, linear_few_tokens_integer.cu): a block is a tile of 128
-// outputs and a part of k; the parts of a tile are the blocks of one cluster and are added through its shared memory.
+// outputs and a part of k. Each part has a share of the tile's outputs, to which the others give their sums in memory;
+// it adds them in ascending order. Sums tell by themselves that they have come: a place holds kNothing until then, and
+// again once it has been read. All blocks of a launch must run at once: see can_run_at_once().
+//
+// Not through the shared memory of clusters: where blocks have a multiprocessor each, 32 clusters of four do not all
+// find room on an H200 (two waves), and where two may share one, clusters lie so unevenly that a product's first block
+// was done after 15 us and its last after 24.
 #pragma once
 
 #include <algorithm>
@@ -9,6 +15,7 @@
 #include "ops/cuda/gate.cuh"
 #include "ops/cuda/hopper.cuh"
 #include "ops/cuda/linear.h"
+#include "ops/cuda/linear_cublaslt.h"
 #include "ops/cuda/mma.cuh"
 
 namespace quire::cuda::few {
@@ -24,14 +31,15 @@ struct Output {
   void* y;
   int64_t y_stride;
   DType y_dtype;
-  const float* w_scales;  // of e4m3: an output each, and a token each
-  const float* x_scales;
-  const float* bias;     // or null
-  const void* residual;  // or null; y's dtype
+  const float* w_scales;  // of codes: an output each
+  const float* x_scales;  // of int8 codes: a token each
+  const float* bias;      // or null
+  const void* residual;   // or null; y's dtype
   int64_t residual_stride;
   int num_tokens;
   int num_outputs;  // of y
   Gate gate;
+  float* partial_sums;  // [blocks, tokens of a tile, kRows], kNothing before and behind every launch
 
   __device__ __forceinline__ bool is_gated() const { return gate != Gate::kNone; }
   __device__ __forceinline__ int outputs_of_tile() const { return is_gated() ? kHalfRows : kRows; }
@@ -50,7 +58,8 @@ inline Output output_of(const LinearCall& call) {
           .residual_stride = residual.is_given() ? residual.stride(0) : 0,
           .num_tokens = static_cast<int>(call.x.size(0)),
           .num_outputs = static_cast<int>(is_gated ? call.weight.n / 2 : call.weight.n),
-          .gate = call.gate};
+          .gate = call.gate,
+          .partial_sums = call.library->partial_sums()};
 }
 
 inline int num_tiles_of(const Output& output) {
@@ -62,8 +71,9 @@ inline bool is_matrix_aligned(const ConstTensorView& x) {
 }
 inline bool is_call_aligned(const LinearCall& call) {
   const ConstTensorView& residual = call.epilogue.residual;
+  const ConstTensorView& bias = call.epilogue.bias;
   return is_aligned(call.weight.parts[0].data(), 16) && is_matrix_aligned(call.x) && is_matrix_aligned(call.y) &&
-         (!residual.is_given() || is_matrix_aligned(residual));
+         (!bias.is_given() || is_aligned(bias.raw_data(), 16)) && (!residual.is_given() || is_matrix_aligned(residual));
 }
 
 // Tokens as the instructions take them.
@@ -82,12 +92,48 @@ inline int choose_parts(int num_tiles, int num_units, int least_units) {
   return parts;
 }
 
+// Where all blocks find a multiprocessor of their own they shall have one: of two that share one each is slower, and
+// the slowest counts. So they ask for more shared memory than a half, yet leave enough for a block of the kernel
+// behind.
+inline int least_shared_bytes(int num_blocks) {
+  constexpr int kMoreThanHalf = 113 * 1024;
+  return num_blocks <= num_multiprocessors() ? kMoreThanHalf : 0;
+}
+inline bool has_room_for_sums(int num_blocks, int tile) {
+  return int64_t{num_blocks} * tile * kRows <= LinearLibrary::kMaxPartialSums;
+}
+// Blocks that wait for one another must all run, so there may be no more. A launch's blocks find room in the end: those
+// of earlier kernels wait for no later one, and those of the next start when all of this one have.
+inline int can_run_at_once(int blocks_a_multiprocessor) {
+  return num_multiprocessors() * blocks_a_multiprocessor;
+}
+
 // Elements `index` and the one behind it; index is even.
 __device__ __forceinline__ float2 load_pair(const void* data, DType dtype, int64_t index) {
   if (dtype == DType::kF32) return *reinterpret_cast<const float2*>(static_cast<const float*>(data) + index);
   const uint32_t pair = *reinterpret_cast<const uint32_t*>(static_cast<const uint16_t*>(data) + index);
   if (dtype == DType::kBF16) return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&pair));
   return __half22float2(*reinterpret_cast<const __half2*>(&pair));
+}
+
+struct alignas(8) Quad16 {
+  uint32_t pairs[2];
+};
+// Four elements from `index` on, a multiple of 4.
+__device__ __forceinline__ float4 load_quad(const void* data, DType dtype, int64_t index) {
+  if (dtype == DType::kF32) return *reinterpret_cast<const float4*>(static_cast<const float*>(data) + index);
+  const Quad16 quad = *reinterpret_cast<const Quad16*>(static_cast<const uint16_t*>(data) + index);
+  float2 pairs[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    pairs[i] = dtype == DType::kBF16 ? __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&quad.pairs[i]))
+                                     : __half22float2(*reinterpret_cast<const __half2*>(&quad.pairs[i]));
+  }
+  return {pairs[0].x, pairs[0].y, pairs[1].x, pairs[1].y};
+}
+__device__ __forceinline__ Quad16 pack_quad(DType dtype, const float4& x) {
+  if (dtype == DType::kBF16) return {{pack_pair<bf16>(x.x, x.y), pack_pair<bf16>(x.z, x.w)}};
+  return {{pack_pair<f16>(x.x, x.y), pack_pair<f16>(x.z, x.w)}};
 }
 
 // Sums of a consumer thread, as wgmma leaves them, to shared memory.
@@ -103,86 +149,171 @@ __device__ __forceinline__ void store_sums(char* ring, const float (&sums)[N / 2
   }
 }
 
-// All threads of all blocks of a cluster, once the sums of each block lie at the start of its ring: every block adds
-// and stores its share of the tile's outputs.
+__device__ __forceinline__ void consumer_barrier() {
+  asm volatile("bar.sync 1, %0;" ::"n"(kConsumers) : "memory");
+}
+
+// Asks for what finish_tile will read of the weight beside its codes: it is in no cache yet. Any thread.
+__device__ __forceinline__ void prefetch_line(const void* address) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+}
 template <bool IsF8>
+__device__ __forceinline__ void prefetch_finish(const Output& args, int thread) {
+  const int outputs_of_tile = args.outputs_of_tile();
+  const int output = static_cast<int>(blockIdx.x) * outputs_of_tile + thread * 32;  // a line of floats
+  if (thread * 32 >= outputs_of_tile || output >= args.num_outputs) return;
+  for (int i = 0; i < (args.is_gated() ? 2 : 1); ++i) {
+    if (IsF8) prefetch_line(args.w_scales + output + i * args.num_outputs);
+    if (args.bias != nullptr) prefetch_line(args.bias + output + i * args.num_outputs);
+  }
+}
+
+// A NaN that no sum is: products make others.
+constexpr uint32_t kNothing = 0xffffffffu;
+// Straight to and from the L2 cache; each number is whole.
+__device__ __forceinline__ void give_quad(float* target, float4 x) {
+  const auto as_sum = [](float value) {
+    return __float_as_uint(value) == kNothing ? 0x7fffffffu : __float_as_uint(value);
+  };
+  asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(target), "r"(as_sum(x.x)), "r"(as_sum(x.y)),
+               "r"(as_sum(x.z)), "r"(as_sum(x.w))
+               : "memory");
+}
+__device__ __forceinline__ uint4 look_at_quad(const float* source) {
+  uint4 x;
+  asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "l"(source)
+               : "memory");
+  return x;
+}
+__device__ __forceinline__ bool has_come(const uint4& x) {
+  return x.x != kNothing && x.y != kNothing && x.z != kNothing && x.w != kNothing;
+}
+__device__ __forceinline__ void forget_quad(float* target) {
+  __stcg(reinterpret_cast<uint4*>(target), uint4{kNothing, kNothing, kNothing, kNothing});
+}
+
+// The consumer threads of a block, once its sums lie at the start of its ring (and a barrier is behind that): gives the
+// other parts what they add, adds its own share of the tile's outputs and stores them, four of a token and thread.
+template <int N, bool IsF8>
 __device__ __forceinline__ void finish_tile(const Output& args, char* ring) {
+  const int thread = static_cast<int>(threadIdx.x);
   const int part = static_cast<int>(blockIdx.y);
   const int num_parts = static_cast<int>(gridDim.y);
+  const float* const own_sums = reinterpret_cast<const float*>(ring);
+  constexpr int64_t kPartSize = N * kRows;
+  float* const partial_sums = args.partial_sums + static_cast<int64_t>(blockIdx.x) * num_parts * kPartSize;
   const bool is_gated = args.is_gated();
   const int outputs_of_tile = args.outputs_of_tile();
-  const int first_output = static_cast<int>(blockIdx.x) * outputs_of_tile;
-  cluster_barrier();
-  if (threadIdx.x < kConsumers) {
-    const uint32_t shared_sums = shared_address(ring);
-    const int share = outputs_of_tile / num_parts;
-    const int num_pairs = share / 2;
-    // A thread has one pair of outputs, of every so many-th token.
-    const int row = part * share + static_cast<int>(threadIdx.x) % num_pairs * 2;
-    const int output = first_output + row;
-    const int stride = kConsumers / num_pairs;
-    const int num_tokens = output < args.num_outputs ? args.num_tokens : 0;
-    float2 w_scale[2] = {{1, 1}, {1, 1}};  // of the output, and of what it gates
-    float2 bias[2] = {{0, 0}, {0, 0}};
-    if (num_tokens > 0) {
+  const int share = outputs_of_tile / num_parts;
+  if (num_parts > 1) {
+    float* const target = partial_sums + part * kPartSize;
+    for (int i = thread; i < args.num_tokens * kRows / 4; i += kConsumers) {
+      const int token = i / (kRows / 4);
+      const int row = i % (kRows / 4) * 4;
+      if (row % outputs_of_tile / share == part) continue;
+      give_quad(target + token * kRows + row, *reinterpret_cast<const float4*>(own_sums + token * kSumStride + row));
+    }
+  }
+  const int num_quads = share / 4;
+  const int row = part * share + thread % num_quads * 4;
+  const int output = static_cast<int>(blockIdx.x) * outputs_of_tile + row;
+  const int stride = kConsumers / num_quads;
+  // Of outputs past the last there is nothing to store, but what has been given must be taken.
+  const bool is_there = output < args.num_outputs;
+  float4 w_scale[2] = {{1, 1, 1, 1}, {1, 1, 1, 1}};  // of the outputs, and of what they gate
+  float4 bias[2] = {{0, 0, 0, 0}, {0, 0, 0, 0}};
+  if (is_there) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        if (i == 1 && !is_gated) break;
-        const int at = output + i * args.num_outputs;
-        if (IsF8) w_scale[i] = {args.w_scales[at], args.w_scales[at + 1]};
-        if (args.bias != nullptr) bias[i] = {args.bias[at], args.bias[at + 1]};
+    for (int i = 0; i < 2; ++i) {
+      if (i == 1 && !is_gated) break;
+      const int at = output + i * args.num_outputs;
+      if (IsF8) w_scale[i] = load_quad(args.w_scales, DType::kF32, at);
+      if (args.bias != nullptr) bias[i] = load_quad(args.bias, DType::kF32, at);
+    }
+  }
+  // Tokens of which everything is asked for before the first is looked at: so many of few parts, or half of them.
+  constexpr int kAtOnce = N > 64 ? 4 : 2;
+  constexpr int kFewParts = kMaxParts / 2;
+  constexpr int kPlaces = kAtOnce * kFewParts;
+  const bool has_few = num_parts <= kFewParts;
+  const int at_once = has_few ? kAtOnce : kAtOnce / 2;
+  const auto take_sums = [&](float4(&sums)[kAtOnce], int first, int weight_row, int which) {
+    uint4 given[kPlaces];
+    float* const place = partial_sums + weight_row;
+    const auto place_of = [&](int i) -> float* {  // null where there is nothing to wait for
+      const int p = has_few ? i % kFewParts : i % kMaxParts;
+      const int token = first + (has_few ? i / kFewParts : i / kMaxParts) * stride;
+      return p < num_parts && p != part && token < args.num_tokens ? place + token * kRows + p * kPartSize : nullptr;
+    };
+    bool is_complete = num_parts == 1;
+    while (!is_complete) {
+      is_complete = true;
+#pragma unroll
+      for (int i = 0; i < kPlaces; ++i) {
+        if (const float* source = place_of(i); source != nullptr) given[i] = look_at_quad(source);
+      }
+#pragma unroll
+      for (int i = 0; i < kPlaces; ++i) {
+        if (place_of(i) != nullptr) is_complete &= has_come(given[i]);
       }
     }
-    constexpr int kAtOnce = 4;  // tokens: what is read of them is asked for together
-    for (int first = static_cast<int>(threadIdx.x) / num_pairs; first < num_tokens; first += kAtOnce * stride) {
-      float x_scale[kAtOnce];
-      float2 residual[kAtOnce];
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const int token = min(first + i * stride, num_tokens - 1);
-        x_scale[i] = IsF8 ? args.x_scales[token] : 1.0f;
-        residual[i] = {0, 0};
-        if (args.residual != nullptr)
-          residual[i] = load_pair(args.residual, args.y_dtype, token * args.residual_stride + output);
+    for (int t = 0; t < kAtOnce; ++t) {
+      const int token = first + t * stride;
+      if (t >= at_once || token >= args.num_tokens) break;
+      const float4 own = *reinterpret_cast<const float4*>(own_sums + token * kSumStride + weight_row);
+      float4 sum = own;
+#pragma unroll
+      for (int p = 0; p < (t < kAtOnce / 2 ? kMaxParts : kFewParts); ++p) {
+        if (p >= num_parts) break;
+        float4 next = own;
+        if (p != part) {
+          const uint4 x = has_few ? given[t * kFewParts + p % kFewParts] : given[t % (kAtOnce / 2) * kMaxParts + p];
+          next = {__uint_as_float(x.x), __uint_as_float(x.y), __uint_as_float(x.z), __uint_as_float(x.w)};
+          forget_quad(place + token * kRows + p * kPartSize);
+        }
+        sum = p == 0 ? next : float4{sum.x + next.x, sum.y + next.y, sum.z + next.z, sum.w + next.w};
       }
-      const auto sum_of = [&](int token, int weight_row, int which, float scale) {
-        const uint32_t at =
-            shared_sums + static_cast<uint32_t>(token * kSumStride + weight_row) * uint32_t{sizeof(float)};
-        float2 parts[kMaxParts];  // all are asked for before the first is used
-#pragma unroll
-        for (int p = 0; p < kMaxParts; ++p) {
-          if (p < num_parts) parts[p] = load_of_block(at, p);
-        }
-        float2 sum = parts[0];
-#pragma unroll
-        for (int p = 1; p < kMaxParts; ++p) {
-          if (p < num_parts) sum = {sum.x + parts[p].x, sum.y + parts[p].y};
-        }
-        return float2{sum.x * (w_scale[which].x * scale) + bias[which].x,
-                      sum.y * (w_scale[which].y * scale) + bias[which].y};
-      };
+      const float4& w = w_scale[which];
+      const float4& b = bias[which];
+      sums[t] = {sum.x * w.x + b.x, sum.y * w.y + b.y, sum.z * w.z + b.z, sum.w * w.w + b.w};
+    }
+  };
+  for (int first = thread / num_quads; first < args.num_tokens; first += at_once * stride) {
+    float4 residual[kAtOnce] = {};
+    if (args.residual != nullptr && is_there) {
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        const int token = first + i * stride;
-        if (token >= num_tokens) break;
-        float2 sum = sum_of(token, row, 0, x_scale[i]);
-        if (is_gated) {
-          const float2 up = sum_of(token, row + kHalfRows, 1, x_scale[i]);
-          sum = {gated(args.gate, args.y_dtype, sum.x, up.x), gated(args.gate, args.y_dtype, sum.y, up.y)};
-        }
-        sum = {sum.x + residual[i].x, sum.y + residual[i].y};
-        const int64_t at = token * args.y_stride + output;
-        if (args.y_dtype == DType::kF32) {
-          *reinterpret_cast<float2*>(static_cast<float*>(args.y) + at) = sum;
-        } else {
-          *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(args.y) + at) =
-              args.y_dtype == DType::kBF16 ? pack_pair<bf16>(sum.x, sum.y) : pack_pair<f16>(sum.x, sum.y);
-        }
+        const int token = min(first + i * stride, args.num_tokens - 1);
+        residual[i] = load_quad(args.residual, args.y_dtype, token * args.residual_stride + output);
+      }
+    }
+    float4 sums[kAtOnce] = {};
+    float4 ups[kAtOnce] = {};
+    take_sums(sums, first, row, 0);
+    if (is_gated) take_sums(ups, first, row + kHalfRows, 1);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int token = first + i * stride;
+      if (i >= at_once || token >= args.num_tokens) break;
+      float4 sum = sums[i];
+      if (is_gated) {
+        const float4& up = ups[i];
+        sum = {gated(args.gate, args.y_dtype, sum.x, up.x), gated(args.gate, args.y_dtype, sum.y, up.y),
+               gated(args.gate, args.y_dtype, sum.z, up.z), gated(args.gate, args.y_dtype, sum.w, up.w)};
+      }
+      if (!is_there) continue;
+      sum = {sum.x + residual[i].x, sum.y + residual[i].y, sum.z + residual[i].z, sum.w + residual[i].w};
+      const int64_t at = token * args.y_stride + output;
+      if (args.y_dtype == DType::kF32) {
+        *reinterpret_cast<float4*>(static_cast<float*>(args.y) + at) = sum;
+      } else {
+        *reinterpret_cast<Quad16*>(static_cast<uint16_t*>(args.y) + at) = pack_quad(args.y_dtype, sum);
       }
     }
   }
-  // A block's shared memory stays until the others have read it.
-  if (num_parts > 1) cluster_barrier();
 }
 
 }  // namespace quire::cuda::few

@@ -2,7 +2,7 @@
 // with the gated activation behind where a layer wants it. Launched by linear_few_tokens_integer*.cu.
 //
 // Grid: x tiles of 128 outputs (8 panels; of the gated form 4 panels of `gate` and the 4 that belong to them), y parts
-// of k, which are the blocks of one cluster. A warp of a block asks the copy engine for 256 or 128 k of codes and
+// of k, which the block that ends last adds. A warp of a block asks the copy engine for 256 or 128 k of codes and
 // scales of the panels and for as many of the tokens; each of the eight others has a panel: it takes codes from shared
 // memory straight into the registers of the tensor core instruction, as numbers of the activations' dtype, and two
 // warpgroups multiply 64 outputs each by all tokens, in float. While one tile of codes becomes numbers, the tensor
@@ -246,8 +246,6 @@ __global__ void __launch_bounds__(IntegerShape<Bits, Kind, GroupSize, N>::kBlock
       }
       __syncwarp();
     }
-    cluster_barrier();  // as in finish_tile
-    if (num_parts > 1) cluster_barrier();
   } else {
     if constexpr (S::kIsLarge) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     wait_for_previous();
@@ -369,9 +367,10 @@ __global__ void __launch_bounds__(IntegerShape<Bits, Kind, GroupSize, N>::kBlock
     wgmma_wait<0>();
     hold(sums);
     // The ring is free: everything that was asked for has come and been used.
-    asm volatile("bar.sync 1, 256;" ::: "memory");
+    consumer_barrier();
     store_sums<N>(ring, sums);
-    finish_tile<false>(args.output, ring);
+    consumer_barrier();
+    finish_tile<N, false>(args.output, ring);
   }
 }
 
@@ -390,7 +389,6 @@ void launch_integer(const LinearCall& call) {
                                              .box = box});
   using Shape = IntegerShape<Bits, Kind, GroupSize, N>;
   const auto kernel = few_tokens_integer_kernel<T, Bits, Kind, GroupSize, N>;
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Shape::kSharedBytes));
   const int num_tiles = num_tiles_of(args.output);
   constexpr int kLeastChunks = 2;
   constexpr int kManyChunks =
@@ -402,9 +400,14 @@ void launch_integer(const LinearCall& call) {
              args.num_chunks >= kManyChunks * num_parts) {
     num_parts *= 2;
   }
-  launch_cluster(call.stream, kernel, dim3(static_cast<unsigned>(num_tiles), static_cast<unsigned>(num_parts)),
-                 dim3(Shape::kBlockThreads), dim3(1, static_cast<unsigned>(num_parts)), Shape::kSharedBytes, x_map,
-                 args);
+  while (num_parts > 1 && num_tiles * num_parts > can_run_at_once(Shape::kIsLarge ? 1 : 2)) num_parts /= 2;
+  CHECK(num_parts == 1 || has_room_for_sums(num_tiles * num_parts, N));
+  const int num_blocks = num_tiles * num_parts;
+  const int shared_bytes = std::max(Shape::kSharedBytes, least_shared_bytes(num_blocks));
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
+  launch_dependent_with_memory(call.stream, kernel,
+                               dim3(static_cast<unsigned>(num_tiles), static_cast<unsigned>(num_parts)),
+                               dim3(Shape::kBlockThreads), static_cast<size_t>(shared_bytes), x_map, args);
 }
 
 template <typename T, int Bits, ScaleKind Kind, int GroupSize>

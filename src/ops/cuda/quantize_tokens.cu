@@ -1,4 +1,5 @@
-// Activations rounded to e4m3 with a scale a token, after a norm where one is given: see QuantizeTokensArgs.
+// Activations rounded to e4m3 with a scale a token or for 128 columns of one, after a norm where one is given: see
+// QuantizeTokensArgs and QuantizeGroupsArgs.
 #include <cuda_fp8.h>
 
 #include "ops/cuda/elementwise.cuh"
@@ -6,6 +7,15 @@
 namespace quire::cuda {
 
 namespace {
+
+struct QuantizeGroupsOutput {
+  uint8_t* codes;
+  float* scales;
+  int scale_stride;
+  int num_groups;
+  int k;
+  int token;
+};
 
 // A block a token; x is read twice, the second time from cache. 8 elements an access where is_wide.
 template <typename T>
@@ -131,7 +141,130 @@ __global__ void __launch_bounds__(kRowThreads)
   if (threadIdx.x == 0) scales[blockIdx.x] = scale;
 }
 
+// A scale for each 128 columns. ----
+
+constexpr int kGroupThreads = 16;  // that have a group, 8 columns each
+
+// Rounds 8 columns and stores them, and their group's scale; called by all threads of a group.
+template <typename T>
+__device__ __forceinline__ void store_group(const QuantizeGroupsOutput& out, const Vector<T, 8>& values, int column) {
+  float largest = 0;
+#pragma unroll
+  for (int j = 0; j < 8; ++j) largest = fmaxf(largest, fabsf(to_float(values.v[j])));
+#pragma unroll
+  for (int offset = 1; offset < kGroupThreads; offset *= 2) {
+    largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, offset));
+  }
+  const float scale = largest > 0 ? largest / 448.0f : 1.0f;
+  const float inverse = 1.0f / scale;
+  const int group = column / 128;
+  if (column % 128 == 0 && group < out.num_groups) {
+    out.scales[int64_t{group} * out.scale_stride + out.token] = scale;
+  }
+  if (column >= out.k) return;
+  Vector<uint16_t, 4> packed;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    packed.v[j] = __nv_cvt_float2_to_fp8x2(
+        {to_float(values.v[2 * j]) * inverse, to_float(values.v[2 * j + 1]) * inverse}, __NV_SATFINITE, __NV_E4M3);
+  }
+  *reinterpret_cast<Vector<uint16_t, 4>*>(out.codes + out.token * int64_t{out.k} + column) = packed;
+}
+
+// Grid: x columns by 2048, y tokens.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) quantize_groups_kernel(QuantizeGroupsOutput out, Rows<const T*> x) {
+  let_next_start();
+  wait_for_previous();
+  out.token = static_cast<int>(blockIdx.y);
+  const int column = (static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x)) * 8;
+  Vector<T, 8> values = {};
+  if (column < out.k) values = *reinterpret_cast<const Vector<T, 8>*>(x.data + out.token * x.token_stride + column);
+  store_group(out, values, column);
+}
+
+// A block a token, at most 16,384 columns.
+template <typename T>
+__global__ void __launch_bounds__(kRowThreads)
+    norm_quantize_groups_kernel(QuantizeGroupsOutput out, Rows<const T*> x, const float* norm_weight, float epsilon) {
+  using Vec = Vector<T, 8>;
+  __shared__ float partial[kRowThreads / 32];
+  const int num_threads = static_cast<int>(blockDim.x);
+  const int thread = static_cast<int>(threadIdx.x);
+  let_next_start();
+  wait_for_previous();
+  out.token = static_cast<int>(blockIdx.x);
+  const T* row = x.data + out.token * x.token_stride;
+  Vec values[kRowVectors] = {};
+#pragma unroll
+  for (int v = 0; v < kRowVectors; ++v) {
+    const int column = (v * num_threads + thread) * 8;
+    if (column < out.k) values[v] = *reinterpret_cast<const Vec*>(row + column);
+  }
+  float sum = 0;
+#pragma unroll
+  for (int v = 0; v < kRowVectors; ++v) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) sum += to_float(values[v].v[j]) * to_float(values[v].v[j]);
+  }
+  sum = warp_sum(sum);
+  if (thread % 32 == 0) partial[thread / 32] = sum;
+  __syncthreads();
+  sum = 0;
+  for (int w = 0; w < num_threads / 32; ++w) sum += partial[w];
+  const float factor = 1.0f / sqrtf(sum / static_cast<float>(out.k) + epsilon);
+#pragma unroll
+  for (int v = 0; v < kRowVectors; ++v) {
+    const int column = (v * num_threads + thread) * 8;
+    if (v * num_threads * 8 >= out.k) break;  // the same for all
+    if (column < out.k) {
+#pragma unroll
+      for (int j = 0; j < 8; j += 4) {
+        const float4 weight = *reinterpret_cast<const float4*>(norm_weight + column + j);
+        const float weights[4] = {weight.x, weight.y, weight.z, weight.w};
+#pragma unroll
+        for (int l = 0; l < 4; ++l) {
+          values[v].v[j + l] = from_float<T>(to_float(values[v].v[j + l]) * factor * weights[l]);
+        }
+      }
+    }
+    store_group(out, values[v], column);
+  }
+}
+
 }  // namespace
+
+void quantize_groups_to_f8(cudaStream_t stream, const QuantizeGroupsArgs& args) {
+  const ConstTensorView& x = args.x;
+  if (x.num_elements() == 0) return;
+  CHECK(is_vectorizable(x));
+  const int k = static_cast<int>(x.size(1));
+  const int num_padded = ceil_div(k, 256) * 256;
+  const QuantizeGroupsOutput out = {.codes = args.codes,
+                                    .scales = args.scales,
+                                    .scale_stride = args.scale_stride,
+                                    .num_groups = num_padded / 128,
+                                    .k = k,
+                                    .token = 0};
+  const unsigned num_tokens = static_cast<unsigned>(x.size(0));
+  const auto launch = [&](auto type) {
+    using T = decltype(type);
+    if (args.norm_weight.is_given()) {
+      CHECK(k <= kMaxNormedF8);
+      const int num_threads = std::min(kRowThreads, num_padded / 8);
+      launch_dependent(stream, norm_quantize_groups_kernel<T>, dim3(num_tokens),
+                       dim3(static_cast<unsigned>(num_threads)), out, rows_of<T>(x), args.norm_weight.data<float>(),
+                       args.epsilon);
+    } else {
+      launch_dependent(stream, quantize_groups_kernel<T>,
+                       dim3(static_cast<unsigned>(ceil_div(num_padded, 8 * kThreads)), num_tokens), dim3(kThreads), out,
+                       rows_of<T>(x));
+    }
+  };
+  if (x.dtype() == DType::kBF16) return launch(bf16());
+  CHECK(x.dtype() == DType::kF16);
+  launch(f16());
+}
 
 bool accepts_quantize_normed(const ConstTensorView& x, const ConstTensorView& norm_weight) {
   return x.dtype() != DType::kF32 && is_vectorizable(x) && x.size(1) <= kMaxNormedF8 &&

@@ -49,7 +49,7 @@ TEST(CudaF8, WeightsAndProducts) {
           ASSERT_LE(std::fabs(w[static_cast<size_t>(r * k + i)] - exact), allowed) << r << " " << i;
         }
       }
-      for (const int64_t num_tokens : {1, 2, 17, 64}) {
+      for (const int64_t num_tokens : {1, 2, 17, 64, 65, 250}) {
         SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " " << num_tokens << " " << n << " " << k);
         const std::vector<float> x = round_all(dtype, random.normals(num_tokens * k));
         const std::vector<float> residual = round_all(dtype, random.normals(num_tokens * n));
@@ -103,7 +103,7 @@ TEST(CudaF8, FusedNormAndGate) {
       const DeviceBuffer norm_values = gpu->upload(random.normals(k));
       const DeviceBuffer bias_values = gpu->upload(random.normals(n, 0.1f));
       gpu->synchronize();
-      for (const int64_t num_tokens : {1, 2, 9, 33, 128, 130}) {
+      for (const int64_t num_tokens : {1, 2, 9, 33, 64, 128, 130}) {
         for (int flags = 0; flags < 4; ++flags) {
           SCOPED_TRACE(testing::Message()
                        << dtype_name(dtype) << " " << num_tokens << " " << n << " " << k << " " << flags);
@@ -138,6 +138,43 @@ TEST(CudaF8, FusedNormAndGate) {
           EXPECT_TRUE(is_close(gated.values(), plain_gated.values()));
         }
       }
+    }
+  }
+}
+
+// A token of `few_tokens` has the same bits whatever stands beside it, in every run.
+TEST(CudaF8, TokensDoNotDependOnTheBatch) {
+  BackendOptions options;
+  options.kind = BackendKind::kCuda;
+  options.num_threads = 2;
+  options.weight_quantization = WeightQuantization::kF8;
+  Result<std::unique_ptr<CudaOps>> created = CudaOps::create(options);
+  if (!created.is_ok()) GTEST_SKIP() << created.status().message();
+  CudaOps& ops = *created.value();
+  const std::unique_ptr<Gpu> gpu = Gpu::create();
+  SKIP_WITHOUT_GPU(gpu);
+  TestRandom random(83);
+  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{176, 576}, {1040, 4096}, {24, 14336}}) {
+    Weight shape;
+    shape.format = FormatId::kBF16;
+    shape.n = n;
+    shape.k = k;
+    const Weight weight = ops.make_random_weight(shape, 6).value();
+    constexpr int64_t kMost = 64;
+    const std::vector<float> x = round_all(DType::kBF16, random.normals(kMost * k));
+    const auto run = [&](int64_t count) {  // the last tokens
+      DeviceMatrix device_x(*gpu, DType::kBF16, count, k);
+      DeviceMatrix y(*gpu, DType::kF32, count, n);
+      device_x.fill(std::vector<float>(x.end() - count * k, x.end()));
+      gpu->synchronize();
+      ops.linear(gpu->context(), y.view(), device_x.view(), weight, {});
+      ops.synchronize(gpu->context());
+      return y.values();
+    };
+    const std::vector<float> whole = run(kMost);
+    for (int64_t count = 2; count <= kMost; ++count) {
+      EXPECT_TRUE(equal_bits(run(count), std::vector<float>(whole.end() - count * n, whole.end())))
+          << count << " of " << n << " x " << k;
     }
   }
 }

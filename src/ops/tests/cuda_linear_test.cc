@@ -231,6 +231,19 @@ TEST_F(CudaLinearTest, ManyTokensOfIntegerWeights) {
   }
 }
 
+// Parts of k and whole sums, in every tile of tokens that there is.
+TEST_F(CudaLinearTest, PartsOfFloatWeights) {
+  uint64_t seed = 3800;
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    const FormatId format = dtype == DType::kBF16 ? FormatId::kBF16 : FormatId::kF16;
+    for (const int64_t num_tokens : {3, 8, 10, 16}) {
+      judge({format, dtype, num_tokens, 136, 2072, dtype, true, true, 8}, seed++);
+      judge({format, dtype, num_tokens, 8, 4104, DType::kF32, true}, seed++);
+      judge({format, dtype, num_tokens, 584, 72, DType::kF32}, seed++);
+    }
+  }
+}
+
 // A row that says `decode` gives one token among as many as it takes the bits that it has alone.
 TEST_F(CudaLinearTest, DecodeRowsDoNotDependOnTheBatch) {
   int num_rows = 0;
