@@ -27,9 +27,11 @@ cuda-all:
 model: deps
 	@python3 tools/fetch_default_model.py
 
+# The prompt goes by the environment, so that no shell reads what is in it.
+run: export QUIRE_PROMPT = $(value PROMPT)
 run: quire
 	@model=$$(python3 tools/fetch_default_model.py) && \
-	  $(BUILD)/quire generate "$$model" --chat --max-tokens 128 --prompt "$(PROMPT)"
+	  $(BUILD)/quire generate "$$model" --chat --temperature 0 --max-tokens 128 --prompt "$$QUIRE_PROMPT"
 
 test: build
 	@QUIRE_TEST_MODEL=$$(python3 tools/fetch_default_model.py) && export QUIRE_TEST_MODEL && \

@@ -39,6 +39,10 @@ struct Options {
   bool is_table = false;
 };
 
+constexpr char kUsage[] =
+    "usage: attention_bench [--row NAME] [--compute f32|bf16] [--threads N] [--samples N] [--case NAME] [--table]\n"
+    "       attention_bench --pages CASE [--rounds N] [--page-size N] [--row NAME] [--threads N] [--samples N]\n";
+
 Options parse_options(int argc, char** argv) {
   Options options;
   for (int i = 1; i < argc; ++i) {
@@ -50,8 +54,8 @@ Options parse_options(int argc, char** argv) {
     const bool is_known = flag == "--row" || flag == "--compute" || flag == "--case" || flag == "--threads" ||
                           flag == "--samples" || flag == "--pages" || flag == "--rounds" || flag == "--page-size";
     if (!is_known || i + 1 >= argc) {
-      std::fprintf(stderr, "unknown flag or no value: %s\n", argv[i]);
-      std::exit(2);
+      std::fputs(kUsage, stderr);
+      std::exit(flag == "--help" ? 0 : 2);
     }
     const std::string value = argv[++i];
     if (flag == "--row") options.row = value;

@@ -50,6 +50,15 @@ std::vector<std::string> split(const std::string& text) {
   return parts;
 }
 
+constexpr char kUsage[] =
+    "usage: ops_bench [--format q4_1,f16] [--row NAME] [--tokens 1,512] [--shape 1536x576] [--threads N]\n"
+    "                 [--compute f32] [--seconds S] [--clock wall|cpu] [--table]\n";
+
+[[noreturn]] void end_with_usage(std::string_view flag) {
+  std::fputs(kUsage, stderr);
+  std::exit(flag == "--help" ? 0 : 2);
+}
+
 Options parse_options(int argc, char** argv) {
   Options options;
   for (int i = 1; i < argc; ++i) {
@@ -58,10 +67,7 @@ Options parse_options(int argc, char** argv) {
       options.is_table = true;
       continue;
     }
-    if (i + 1 >= argc) {
-      std::fprintf(stderr, "unknown flag or no value: %s\n", argv[i]);
-      std::exit(2);
-    }
+    if (i + 1 >= argc) end_with_usage(flag);
     const std::string value = argv[++i];
     if (flag == "--format") {
       options.formats = split(value);
@@ -86,8 +92,7 @@ Options parse_options(int argc, char** argv) {
     } else if (flag == "--compute") {
       options.compute = value == "f32" ? Compute::kF32 : Compute::kAuto;
     } else {
-      std::fprintf(stderr, "unknown flag: %s\n", argv[i - 1]);
-      std::exit(2);
+      end_with_usage(flag);
     }
   }
   return options;

@@ -20,7 +20,9 @@ Result<json::value> parse_line(const std::string& line) {
   json::parse_options options;
   options.max_depth = kMaxJsonDepth;
   json::value value = json::parse(line, error, {}, options);
-  if (error) return invalid_argument("not JSON: " + error.message());
+  if (error)
+    return invalid_argument("not JSON, of which each line is to be one value (a text is in quotes): " +
+                            error.message());
   return value;
 }
 

@@ -62,6 +62,12 @@ TEST_F(LinearTest, EdgesOfTiles) {
   }
 }
 
+// More tokens than any row for many waits for.
+TEST_F(LinearTest, ManyTokensOfEveryFormat) {
+  uint64_t seed = 2500;
+  for (const QuantFormat& quant : kQuantFormats) judge({quant.id, 131, 17, 256, Compute::kAuto}, seed++);
+}
+
 // A model's shapes; only the fast rows would be quick enough at more tokens.
 TEST_F(LinearTest, RealShapes) {
   uint64_t seed = 3000;
@@ -77,8 +83,10 @@ TEST_F(LinearTest, OneTokenEqualsManyAndThreadsDoNotMatter) {
   ThreadPool three(3);
   uint64_t seed = 4000;
   for (const QuantFormat& quant : kQuantFormats) {
-    for (const Compute compute : {Compute::kAuto, Compute::kF32}) {
-      const Case many{quant.id, 41, 150, 256, compute, true, true};
+    const Case cases[] = {{quant.id, 41, 150, 256, Compute::kAuto, true, true},
+                          {quant.id, 131, 20, 256, Compute::kAuto, true, true},
+                          {quant.id, 41, 150, 256, Compute::kF32, true, true}};
+    for (const Case& many : cases) {
       SCOPED_TRACE(many.text());
       Inputs inputs = make_inputs(many, seed++);
       for (const KernelRow<LinearCall>& row : linear_rows()) {
