@@ -22,7 +22,7 @@ CUDA_ALL := 80;86;89;90a;100;120
 cuda-all:
 	@cmake -S . -B build/cuda-all -G Ninja -DCMAKE_BUILD_TYPE=Release -DQUIRE_CUDA=ON -DQUIRE_TESTS=OFF \
 	  "-DCMAKE_CUDA_ARCHITECTURES=$(CUDA_ALL)"
-	@cmake --build build/cuda-all --target quire_ops
+	@cmake --build build/cuda-all --target quire_ops_cuda quire_ops_hopper
 
 model: deps
 	@python3 tools/fetch_default_model.py
