@@ -43,7 +43,8 @@ class UsageTest(unittest.TestCase):
     def test_wrong_usage_exits_with_2_and_says_what_is_wrong(self):
         for arguments, word in [
             ([], "subcommand"),
-            (["no-such-command"], "subcommand"),
+            (["no-such-command"], "no command no-such-command"),
+            (["--no-such-flag"], "subcommand"),
             (["generate"], "MODEL"),
             (["generate", "m", "--no-such-flag"], "--no-such-flag"),
             (["generate", "m", "--temperature", "hot"], "temperature"),

@@ -4,6 +4,8 @@
 
 #include <cstdio>
 #include <exception>
+#include <string>
+#include <vector>
 
 #include "app/command.h"
 #include "app/console.h"
@@ -64,7 +66,11 @@ int run(int argc, char** argv) {
     const Status told = check_results();
     return told.is_ok() ? kExitDone : fail(told);
   } catch (const CLI::ParseError& error) {
-    std::fprintf(stderr, "quire: %s\nRun `quire --help` or `quire COMMAND --help` for the options.\n", error.what());
+    const std::vector<std::string> unknown =
+        parser.get_subcommands().empty() ? parser.remaining() : std::vector<std::string>();
+    const bool is_unknown_command = !unknown.empty() && !unknown.front().starts_with("-");
+    const std::string message = is_unknown_command ? "there is no command " + unknown.front() : error.what();
+    std::fprintf(stderr, "quire: %s\nRun `quire --help` or `quire COMMAND --help` for the options.\n", message.c_str());
     return kExitUsage;
   }
 
