@@ -4,7 +4,10 @@ and the share of positions with the same best token, against NAME_closeness.txt 
 
     python compare_closeness.py smollm2 --llama-cpp MODEL.gguf       llama.cpp, defaults (see llama_cpp_logits.py)
     python compare_closeness.py smollm2 --quire 'quire generate MODEL.gguf'    further flags may follow the model
-    python compare_closeness.py smollm2 --transformers-bf16 MODEL.gguf  transformers in bf16 (needs what make_closeness.py does)
+    python compare_closeness.py smollm2 --transformers-bf16 MODEL.gguf    transformers in bf16; what make_closeness.py needs
+
+--save FILE keeps what each position gave; --beside FILE compares with what another program saved: the mean difference of
+the two programs' errors, with its interval of 95 %, from blocks of 64 positions (neighbours depend on one another).
 """
 import argparse
 import json
@@ -61,12 +64,20 @@ def from_transformers_bf16(path, windows):
         yield logprobs.numpy(), logits.argmax(-1).tolist()
 
 
+def paired(differences):
+    """Mean, and half of its interval of 95 %."""
+    blocks = differences[:len(differences) // 64 * 64].reshape(-1, 64).mean(1)
+    return differences.mean(), 1.96 * blocks.std(ddof=1) / np.sqrt(len(blocks))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name")
     parser.add_argument("--llama-cpp", metavar="GGUF")
     parser.add_argument("--quire", metavar="COMMAND")
     parser.add_argument("--transformers-bf16", metavar="GGUF")
+    parser.add_argument("--save", type=pathlib.Path)
+    parser.add_argument("--beside", type=pathlib.Path)
     args = parser.parse_args()
     golden = read_golden(args.name)
     windows = [ids for ids, _, _ in golden]
@@ -84,6 +95,14 @@ def main():
     print(f"{args.name}: {len(differences)} positions, mean |difference| {differences.mean():.4f} nats "
           f"(median {np.median(differences):.4f}, 99 % {np.quantile(differences, 0.99):.3f}), "
           f"same best token {100 * np.mean(equal):.2f} %")
+    if args.save:
+        args.save.write_text(json.dumps({"differences": differences.tolist(), "equal": [bool(e) for e in equal]}))
+    if args.beside:
+        other = json.loads(args.beside.read_text())
+        mean, spread = paired(differences - np.array(other["differences"]))
+        best, best_spread = paired(np.array(equal, float) - np.array(other["equal"], float))
+        print(f"less the other's: {mean:+.4f} ± {spread:.4f} nats, {100 * best:+.2f} ± {100 * best_spread:.2f} % of "
+              "best tokens")
 
 
 if __name__ == "__main__":
