@@ -17,7 +17,7 @@
 #include "server/sampling_defaults.h"
 #include "text/grammar_cache.h"
 #include "text/grammar_vocabulary.h"
-#include "weights/group_quantized.h"
+#include "weights/group_quantization.h"
 
 namespace quire::app {
 

@@ -8,27 +8,12 @@
 #pragma once
 
 #include <memory>
-#include <optional>
-#include <string_view>
 
 #include "base/status.h"
+#include "weights/group_quantization.h"
 #include "weights/tensor_source.h"
 
 namespace quire {
-
-enum class GroupMethod : uint8_t { kGptq, kAwq, kCompressedTensors };
-
-struct GroupQuantization {
-  GroupMethod method = GroupMethod::kGptq;
-  int64_t group_size = 128;    // inputs that share a scale; -1: all of them
-  bool is_symmetric = false;   // every zero point is 8
-  bool has_own_order = false;  // inputs may belong to groups in another order, which a tensor of each matrix lists
-  int stored_zero_shift = 0;   // added to a stored zero point, which has 4 bits: GPTQ's first format has one less
-};
-
-// What config.json's quantization_config says; nothing where it has none. An error where it names another method, or a
-// form of one of these that is not supported.
-Result<std::optional<GroupQuantization>> read_group_quantization(std::string_view config_json);
 
 // The tensors of `files`, with each group-quantized matrix X as "X.weight".
 Result<std::unique_ptr<TensorSource>> open_group_quantized(std::unique_ptr<TensorSource> files,
