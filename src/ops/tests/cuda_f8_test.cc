@@ -3,21 +3,17 @@
 
 #include <numeric>
 
+#include "ops/tests/cuda_quantizing_ops.h"
 #include "ops/tests/cuda_test_support.h"
 
 namespace quire {
 namespace {
 
 TEST(CudaF8, WeightsAndProducts) {
-  BackendOptions options;
-  options.kind = BackendKind::kCuda;
-  options.num_threads = 2;
-  options.weight_quantization = WeightQuantization::kF8;
-  Result<std::unique_ptr<CudaOps>> created = CudaOps::create(options);
-  if (!created.is_ok()) GTEST_SKIP() << created.status().message();
-  CudaOps& ops = *created.value();
+  const std::unique_ptr<CudaOps> quantizing = create_quantizing_ops(WeightQuantization::kF8);
   const std::unique_ptr<Gpu> gpu = Gpu::create();  // for its matrices
   SKIP_WITHOUT_GPU(gpu);
+  CudaOps& ops = *quantizing;
   TestRandom random(81);
   SCOPED_TRACE(random.trace());
   for (const DType dtype : {DType::kBF16, DType::kF16}) {
@@ -81,78 +77,20 @@ TEST(CudaF8, WeightsAndProducts) {
   }
 }
 
-// Norm, product and gated activation at once, against the plain ops one after another.
 TEST(CudaF8, FusedNormAndGate) {
-  BackendOptions options;
-  options.kind = BackendKind::kCuda;
-  options.num_threads = 2;
-  options.weight_quantization = WeightQuantization::kF8;
-  Result<std::unique_ptr<CudaOps>> created = CudaOps::create(options);
-  if (!created.is_ok()) GTEST_SKIP() << created.status().message();
-  CudaOps& ops = *created.value();
+  const std::unique_ptr<CudaOps> ops = create_quantizing_ops(WeightQuantization::kF8);
   const std::unique_ptr<Gpu> gpu = Gpu::create();
   SKIP_WITHOUT_GPU(gpu);
   TestRandom random(82);
-  for (const DType dtype : {DType::kBF16, DType::kF16}) {
-    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{1024, 4096}, {208, 576}, {4096, 1040}, {16, 64}}) {
-      Weight shape;
-      shape.format = FormatId::kBF16;
-      shape.n = n;
-      shape.k = k;
-      const Weight weight = ops.make_random_weight(shape, 5).value();
-      const DeviceBuffer norm_values = gpu->upload(random.normals(k));
-      const DeviceBuffer bias_values = gpu->upload(random.normals(n, 0.1f));
-      gpu->synchronize();
-      for (const int64_t num_tokens : {1, 2, 9, 33, 64, 128, 130}) {
-        for (int flags = 0; flags < 4; ++flags) {
-          SCOPED_TRACE(testing::Message()
-                       << dtype_name(dtype) << " " << num_tokens << " " << n << " " << k << " " << flags);
-          InputNorm norm;
-          ConstTensorView bias;
-          if ((flags & 1) != 0) norm = {ConstTensorView(norm_values.data(), DType::kF32, {k}), 1e-5f};
-          if ((flags & 2) != 0) bias = ConstTensorView(bias_values.data(), DType::kF32, {n});
-          DeviceMatrix x(*gpu, dtype, num_tokens, k, 8);
-          x.fill(round_all(dtype, random.normals(num_tokens * k, 3.0f)));
-          const auto is_close = [&](const std::vector<float>& a, const std::vector<float>& b) {
-            double error = 0;
-            double square = 0;
-            for (size_t i = 0; i < a.size(); ++i) {
-              error += std::pow(double{a[i]} - double{b[i]}, 2);
-              square += std::pow(double{b[i]}, 2);
-            }
-            return std::sqrt(error) <= 0.004 * std::sqrt(square);
-          };
-          DeviceMatrix fused(*gpu, dtype, num_tokens, n);
-          DeviceMatrix plain(*gpu, dtype, num_tokens, n);
-          DeviceMatrix gated(*gpu, dtype, num_tokens, n / 2, 8);
-          DeviceMatrix plain_gated(*gpu, dtype, num_tokens, n / 2, 8);
-          gpu->synchronize();
-          const Epilogue epilogue{.bias = bias, .residual = {}};
-          ops.norm_linear(gpu->context(), fused.view(), x.view(), norm, weight, epilogue);
-          ops.Ops::norm_linear(gpu->context(), plain.view(), x.view(), norm, weight, epilogue);
-          ops.norm_gated_linear(gpu->context(), gated.view(), x.view(), norm, weight, bias, Activation::kSilu);
-          ops.Ops::norm_gated_linear(gpu->context(), plain_gated.view(), x.view(), norm, weight, bias,
-                                     Activation::kSilu);
-          ops.synchronize(gpu->context());
-          EXPECT_TRUE(is_close(fused.values(), plain.values()));
-          EXPECT_TRUE(is_close(gated.values(), plain_gated.values()));
-        }
-      }
-    }
-  }
+  expect_fused_equals_plain(*ops, *gpu, random, {1, 2, 9, 33, 64, 128, 130});
 }
 
 // A token of `few_tokens` has the same bits whatever stands beside it, in every run.
 TEST(CudaF8, TokensDoNotDependOnTheBatch) {
-  BackendOptions options;
-  options.kind = BackendKind::kCuda;
-  options.num_threads = 2;
-  options.weight_quantization = WeightQuantization::kF8;
-  Result<std::unique_ptr<CudaOps>> created = CudaOps::create(options);
-  if (!created.is_ok()) GTEST_SKIP() << created.status().message();
-  CudaOps& ops = *created.value();
+  const std::unique_ptr<CudaOps> quantizing = create_quantizing_ops(WeightQuantization::kF8);
   const std::unique_ptr<Gpu> gpu = Gpu::create();
   SKIP_WITHOUT_GPU(gpu);
+  CudaOps& ops = *quantizing;
   TestRandom random(83);
   for (const auto& [n, k] : {std::pair<int64_t, int64_t>{176, 576}, {1040, 4096}, {24, 14336}}) {
     Weight shape;
