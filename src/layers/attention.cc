@@ -24,10 +24,10 @@ void attention_layer(StepContext& context, const StepBatch& batch, const Attenti
 
   if (layer.q_norm.is_given()) ops.rms_norm(op_context, q, q, layer.q_norm, layer.norm_epsilon);
   if (layer.k_norm.is_given()) ops.rms_norm(op_context, k, k, layer.k_norm, layer.norm_epsilon);
-  ops.rope_and_write_kv(op_context, q, k, v, inputs.rope_table, layer.rope_style, {kv, group.batch.slots});
-
   const TensorView mixed = op_context.scratch.take(dtype, {num_tokens, query_size});
-  ops.attention(op_context, mixed.split_last_dimension(layer.head_dim), q, kv, group.batch, *group.plan, layer.params);
+  ops.rope_and_attention(op_context, mixed.split_last_dimension(layer.head_dim),
+                         {.q = q, .k = k, .v = v, .rope_table = inputs.rope_table, .rope_style = layer.rope_style}, kv,
+                         group.batch, *group.plan, layer.params);
   // Not is_given(): no rows at all may come as a view without data.
   if (inputs.rows.rank() == 0) {
     linear(context, layer.output, y, mixed, inputs.residual);

@@ -40,6 +40,7 @@ struct BackendOptions {
   std::vector<TunedLinear> tuned_linear = {};                          // CPU; the first that fits is tried
   bool is_first_token_urgent = false;                                  // CPU: more so than the tokens right after it
   WeightQuantization weight_quantization = WeightQuantization::kNone;  // kF8: GPU
+  bool is_strict = false;  // GPU: one order of sums for any number of tokens (the CPU has no other)
 };
 
 // Whether this build has kernels for NVIDIA GPUs; whether there is such a GPU, create_ops tells.

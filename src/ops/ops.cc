@@ -2,6 +2,7 @@
 #include "ops/ops.h"
 
 #include "ops/host_memory.h"
+#include "ops/logits_rows.h"
 #include "ops/sample_rows.h"
 #include "quant/random_rows.h"
 
@@ -33,6 +34,14 @@ void Ops::sample(OpContext&, TensorView ids, ConstTensorView logits, const Sampl
   sample_rows(ids, logits, rows);
 }
 
+void Ops::adjust_logits(OpContext&, TensorView logits, const LogitsAdjustments& adjustments) {
+  adjust_rows(logits, adjustments);
+}
+
+void Ops::logprobs(OpContext&, ConstTensorView logits, const LogprobsCall& call) {
+  logprobs_rows(logits, call);
+}
+
 void Ops::norm_linear(OpContext& context, TensorView y, ConstTensorView x, const InputNorm& norm, const Weight& weight,
                       const Epilogue& epilogue) {
   if (!norm.weight.is_given()) {
@@ -58,6 +67,12 @@ void Ops::rope_and_write_kv(OpContext& context, TensorView q, TensorView k, Cons
   rope(context, q, table, style);
   rope(context, k, table, style);
   write_kv(context, target.kv, k, v, target.slots);
+}
+
+void Ops::rope_and_attention(OpContext& context, TensorView out, const QueryKeyValue& inputs, const PagedKv& kv,
+                             const AttentionBatch& batch, const AttentionPlan& plan, const AttentionParams& params) {
+  rope_and_write_kv(context, inputs.q, inputs.k, inputs.v, inputs.rope_table, inputs.rope_style, {kv, batch.slots});
+  attention(context, out, inputs.q, kv, batch, plan, params);
 }
 
 void Ops::add_rms_norm(OpContext& context, TensorView y, TensorView x, ConstTensorView delta, ConstTensorView weight,

@@ -86,6 +86,10 @@ struct AttentionBatch {
   // The same on the host, for planning.
   std::span<const int32_t> host_query_starts;
   std::span<const int32_t> host_context_lengths;
+  // [num_sequences]: whether a sequence's queries are of its prompt (1) or of what was drawn (0). Where results must
+  // not depend on how a prompt is divided (BackendOptions::is_strict), this says which order of sums a sequence gets;
+  // else it may be empty, and the number of queries says so.
+  std::span<const uint8_t> host_is_prompt = {};
 };
 
 struct AttentionParams {
@@ -127,6 +131,10 @@ struct SamplingRow {
   int32_t num_token_ids = 0;  // ids from here on are never drawn
   uint64_t uniform_bits = 0;  // 53 random bits
 };
+
+// What changes logits before a token is drawn, and what is told of them after (ops/logits_rows.h).
+struct LogitsAdjustments;
+struct LogprobsCall;
 
 // A decoder layer of the plain kind: x += output(attention(norm(x))), x += down(activation(gate) * up). No biases, no
 // norms of heads.
@@ -306,6 +314,19 @@ class Ops {
   virtual void attention(OpContext& context, TensorView out, ConstTensorView q, const PagedKv& kv,
                          const AttentionBatch& batch, const AttentionPlan& plan, const AttentionParams& params) = 0;
 
+  // rope_and_write_kv, then attention: all that a layer does between two of its products. q and k are left as they may
+  // be. Fused; the default body calls the two.   out, q: [num_tokens, num_heads, head_dim]   k, v: as in write_kv
+  struct QueryKeyValue {
+    TensorView q;
+    TensorView k;
+    ConstTensorView v;
+    ConstTensorView rope_table;
+    RopeStyle rope_style = RopeStyle::kHalves;
+  };
+  virtual void rope_and_attention(OpContext& context, TensorView out, const QueryKeyValue& inputs, const PagedKv& kv,
+                                  const AttentionBatch& batch, const AttentionPlan& plan,
+                                  const AttentionParams& params);
+
   // ---- Decoders ----------------------------------------------------------------------------------------------------
 
   // A step of one token through all layers at once: writes K and V to their pages, and y. False where the backend has
@@ -319,6 +340,13 @@ class Ops {
   // the order of ids, passes uniform_bits / 2^53 of all. -1 where a logit is NaN or infinite, or all are minus
   // infinity.   ids: [num_rows] i32   logits: [num_rows, vocab_size] f32   rows: num_rows of them, in device memory
   virtual void sample(OpContext& context, TensorView ids, ConstTensorView logits, const SamplingRow* rows);
+
+  // Penalties, biases and masks of rows of logits, in place, each float operation rounded as ops/logits_rows.h has it.
+  //   logits: [num_rows, vocab_size] f32
+  virtual void adjust_logits(OpContext& context, TensorView logits, const LogitsAdjustments& adjustments);
+
+  // The log-probabilities of a drawn token and of the likeliest ones, for the rows that want them.
+  virtual void logprobs(OpContext& context, ConstTensorView logits, const LogprobsCall& call);
 
   // ---- Recordings --------------------------------------------------------------------------------------------------
 

@@ -5,8 +5,6 @@
 #include <limits>
 #include <vector>
 
-#include "base/exp_nonpositive.h"
-
 namespace quire {
 
 namespace {
@@ -16,10 +14,6 @@ struct Candidate {
   uint32_t key;
   uint64_t weight;
 };
-
-uint64_t token_weight(float x) {
-  return static_cast<uint64_t>(exp_nonpositive(x) * kTokenWeightScale);
-}
 
 __extension__ using Wide = unsigned __int128;
 
@@ -51,7 +45,7 @@ int32_t sample_row(const float* logits, int64_t size, const SamplingRow& row) {
     const float x = (logits[i] - best) * row.inverse_temperature;
     if (!(x >= row.lowest)) continue;
     const uint32_t key = kHighestTokenKey - static_cast<uint32_t>(-x * kTokenKeyScale);
-    candidates.push_back({static_cast<int32_t>(i), key, token_weight(x)});
+    candidates.push_back({static_cast<int32_t>(i), key, scaled_token_weight(x, row.lowest)});
   }
   const auto total_of = [&] {
     uint64_t total = 0;

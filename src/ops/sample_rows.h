@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "base/exp_nonpositive.h"
 #include "ops/ops.h"
 
 namespace quire {
@@ -16,6 +17,9 @@ constexpr uint32_t kHighestTokenKey = 0x80000000u;  // > 27.5 * 2^26
 
 // Its weight is e^x in steps of 2^-40: 2^20 tokens come to 2^60 at most.
 constexpr float kTokenWeightScale = 0x1p40f;
+constexpr uint64_t scaled_token_weight(float x, float lowest) {
+  return x >= lowest ? static_cast<uint64_t>(exp_nonpositive(x) * kTokenWeightScale) : 0;
+}
 
 // The part of a sum of weights that top_p asks for, at least 1; the share in steps of 2^-24, as a float has it.
 constexpr uint64_t mass_of_share(uint64_t total, float share) {
