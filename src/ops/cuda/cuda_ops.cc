@@ -13,6 +13,7 @@
 #include "ops/cuda/linear_cublaslt.h"
 #include "ops/cuda/linear_few_tokens.h"
 #include "ops/cuda/linear_int8.h"
+#include "ops/cuda/logits.h"
 #include "ops/cuda/sampling.h"
 #include "ops/cuda/weights.h"
 #include "ops/host_memory.h"
@@ -426,6 +427,28 @@ void CudaOps::attention(OpContext& context, TensorView out, ConstTensorView q, c
                   forced_kernel("attention"));
 }
 
+void CudaOps::rope_and_attention(OpContext& context, TensorView out, const QueryKeyValue& inputs, const PagedKv& kv,
+                                 const AttentionBatch& batch, const AttentionPlan& plan,
+                                 const AttentionParams& params) {
+  if (batch.num_tokens == 0) return;
+  const cuda::AttentionCall call{.stream = stream_of(context),
+                                 .part = cuda::StepPart::kDecode,
+                                 .out = out,
+                                 .q = inputs.q,
+                                 .kv = kv,
+                                 .batch = batch,
+                                 .plan = static_cast<const cuda::CudaAttentionPlan&>(plan),
+                                 .params = params};
+  const cuda::RopeInputs rope{.k = inputs.k,
+                              .v = inputs.v,
+                              .table = inputs.rope_table,
+                              .is_interleaved = inputs.rope_style == RopeStyle::kInterleaved};
+  if (!forced_kernel("attention").empty() || !cuda::accepts_decode_fused(call, rope)) {
+    return Ops::rope_and_attention(context, out, inputs, kv, batch, plan, params);
+  }
+  cuda::attention_decode_fused(call, rope);
+}
+
 bool CudaOps::decoder_step(OpContext& context, const DecoderStep& step) {
   CHECK(step.y.size(0) == step.x.size(0));
   CHECK(step.y.size(1) == step.x.size(1));
@@ -439,6 +462,19 @@ void CudaOps::sample(OpContext& context, TensorView ids, ConstTensorView logits,
   CHECK(ids.num_elements() == logits.size(0));
   CHECK(logits.is_last_dimension_contiguous());
   cuda::sample(stream_of(context), ids, logits, rows);
+}
+
+void CudaOps::adjust_logits(OpContext& context, TensorView logits, const LogitsAdjustments& adjustments) {
+  CHECK(logits.rank() == 2);
+  CHECK(logits.is_last_dimension_contiguous());
+  cuda::adjust_logits(stream_of(context), logits, adjustments);
+}
+
+void CudaOps::logprobs(OpContext& context, ConstTensorView logits, const LogprobsCall& call) {
+  CHECK(logits.rank() == 2);
+  CHECK(logits.is_last_dimension_contiguous());
+  CHECK(call.most_top <= kMostTopTokens);
+  cuda::logprobs(stream_of(context), logits, call);
 }
 
 void CudaOps::begin_recording(OpContext& context) {

@@ -74,10 +74,15 @@ class CudaOps final : public Ops {
   void plan_attention(OpContext& context, AttentionPlan& plan, const AttentionBatch& batch) override;
   void attention(OpContext& context, TensorView out, ConstTensorView q, const PagedKv& kv, const AttentionBatch& batch,
                  const AttentionPlan& plan, const AttentionParams& params) override;
+  void rope_and_attention(OpContext& context, TensorView out, const QueryKeyValue& inputs, const PagedKv& kv,
+                          const AttentionBatch& batch, const AttentionPlan& plan,
+                          const AttentionParams& params) override;
 
   bool decoder_step(OpContext& context, const DecoderStep& step) override;
 
   void sample(OpContext& context, TensorView ids, ConstTensorView logits, const SamplingRow* rows) override;
+  void adjust_logits(OpContext& context, TensorView logits, const LogitsAdjustments& adjustments) override;
+  void logprobs(OpContext& context, ConstTensorView logits, const LogprobsCall& call) override;
 
   bool can_record() const override { return true; }
   void begin_recording(OpContext& context) override;
