@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Random traffic against `quire serve`: aborts, disconnects, slow readers, malformed bodies, overload, misused keys.
 
-    server_soak.py QUIRE MODEL [--seconds 20] [--seed 1] [-- FLAG...]        flags of quire serve, such as --compute f32
+    server_soak.py QUIRE MODEL [--seconds 20] [--seed 1] [--kv-cache-memory 21MiB] [-- FLAG...]      flags of quire serve
 
 Afterwards nothing may be lost: every request that was read to its end got an answer of a kind that it may get, answers
 with a known text kept it throughout, running and waiting are 0 again, no page is in use, memory stopped growing after
@@ -406,6 +406,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--clients", type=int, default=24)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kv-cache-memory", default="21MiB", help="for about 930 tokens: so few that sequences give way")
     arguments = sys.argv[1:]
     split = arguments.index("--") if "--" in arguments else len(arguments)
     options = parser.parse_args(arguments[:split])
@@ -424,7 +425,7 @@ async def serve_and_run(options, model, port):
         with open(keys, "w") as file:
             file.write("\n".join(KEYS) + "\n")
         command = [options.quire, "serve", model, "--port", str(port), "--api-key-file", keys, "--max-num-seqs", str(MAX_NUM_SEQS),
-                   "--max-queued-requests", str(MAX_QUEUED), "--kv-cache-memory", "21MiB", "--swap-space", "16MiB", "--max-model-len", "900",
+                   "--max-queued-requests", str(MAX_QUEUED), "--kv-cache-memory", options.kv_cache_memory, "--swap-space", "16MiB", "--max-model-len", "900",
                    "--served-model-name", "soak", "--log-level", "error", *options.flags]
         process = await asyncio.create_subprocess_exec(*command)
         try:
