@@ -6,6 +6,7 @@
 #include <random>
 
 #include "engine/active_request.h"
+#include "engine/device_sampler.h"
 #include "engine/model_runner.h"
 #include "engine/parallel_sampler.h"
 #include "engine/sampler.h"
@@ -101,7 +102,17 @@ Status Engine::init() {
     config.memory_share = 1.0;
   }
   if (options_.preemption != PreemptionMode::kRecompute) config.swap_space_bytes = options_.swap_space_bytes;
+  const int64_t num_token_ids =
+      options_.num_token_ids > 0 ? std::min(options_.num_token_ids, model_config.vocab_size) : model_config.vocab_size;
+  const DeviceSampler::Limits sampling = {.max_rows = config.max_logit_rows,
+                                          .vocab_size = model_config.vocab_size,
+                                          .num_token_ids = num_token_ids,
+                                          .max_logprobs = options_.max_logprobs};
+  if (!is_on_cpu) config.sampling_bytes = DeviceSampler::device_bytes(sampling);
   ASSIGN_OR_RETURN(runner_, ModelRunner::create(ops_, model_, config));
+  if (!is_on_cpu) {
+    ASSIGN_OR_RETURN(device_sampler_, DeviceSampler::create(ops_, sampling));
+  }
 
   const MemoryPlan& plan = runner_->memory_plan();
   if (options_.max_num_batched_tokens == 0) {
@@ -133,8 +144,6 @@ Status Engine::init() {
                                                            .preemption = options_.preemption,
                                                            .costs = costs},
                                            pool_.get(), prefix_cache_.get(), swap_space_.get());
-  const int64_t num_token_ids =
-      options_.num_token_ids > 0 ? std::min(options_.num_token_ids, model_config.vocab_size) : model_config.vocab_size;
   sampler_ = std::make_unique<Sampler>(model_config.vocab_size, num_token_ids);
   if (options_.num_sampling_threads > 1) {
     parallel_sampler_ =
@@ -173,6 +182,9 @@ Result<RequestId> Engine::add_request(Request request) {
   active->arrived = request.arrived != Clock::time_point{} ? request.arrived : Clock::now();
   active->sampling = std::move(request.sampling);
   active->sink = std::move(request.sink);
+  // Of a token that stands there twice the biases lie side by side, in their order: so a device adds them.
+  std::stable_sort(active->sampling.logit_bias.begin(), active->sampling.logit_bias.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
   const SamplingParams& sampling = active->sampling;
   // A request without a seed draws another one each time.
   seed_source_ += 0x9e3779b97f4a7c15u;
@@ -249,11 +261,14 @@ Status Engine::step() {
     return ok_status();
   }
   note_scheduled(plan, begin);
-  plan_sampling(plan);
   const int64_t step = pool_->begin_step();
-  runner_->begin(plan, {sampling_rows_, host_logit_rows_});
+  runner_->begin(plan);
 
   // While it runs:
+  if (device_sampler_ != nullptr) {
+    plan_sampling(plan);
+    runner_->sample(*device_sampler_);
+  }
   scheduler_->launch();
   stats_.kv_useful_share_sum += useful_share();
   publish();
@@ -268,7 +283,7 @@ Status Engine::step() {
     if (row.num_tokens == 1 && row.first_position >= row.sequence->num_prompt_tokens) ++num_decode_tokens;
   }
 
-  sample_ahead(plan, output.logits, output.token_ids);
+  sample_ahead(plan, output.logits);
   for (size_t r = 0; r < plan.rows.size(); ++r) {
     const StepRow& row = plan.rows[r];
     if (row.sequence->pooling != Pooling::kNone) {
@@ -306,35 +321,20 @@ void Engine::plan_ahead(const StepPlan& plan) {
   }
 }
 
-// Which tokens the device draws by itself. On the CPU none: there the logits lie before the host anyhow.
+// What the device draws by itself.
 void Engine::plan_sampling(const StepPlan& plan) {
-  sampling_rows_.clear();
-  host_logit_rows_.clear();
-  is_drawn_.clear();
-  if (ops_.device().kind == DeviceKind::kCpu) return;
-  sampling_rows_.resize(static_cast<size_t>(plan.num_logit_rows));
-  is_drawn_.resize(static_cast<size_t>(plan.num_logit_rows));
+  device_sampler_->begin(plan.num_logit_rows);
   for (const StepRow& row : plan.rows) {
-    if (row.num_logit_rows == 0) continue;
     const Sequence& sequence = *row.sequence;
-    const ActiveRequest& request = owner_of(sequence);
-    std::optional<SamplingRow> drawn;
-    const bool is_mid_prompt = row.end_position() < sequence.num_tokens();
-    if (row.num_logit_rows == 1 && sequence.num_seats == 1 &&
-        sequence.next_prompt_logit >= sequence.num_prompt_tokens - 1) {
-      // Inside a prompt it is only asked whether the logits are numbers.
-      drawn = is_mid_prompt ? SamplingRow{.num_token_ids = static_cast<int32_t>(limits_.vocab_size)}
-                            : sampler_->device_row(sample_call(request, sequence, {}));
-    }
-    for (int i = row.first_logit_row; i < row.first_logit_row + row.num_logit_rows; ++i) {
-      is_drawn_[static_cast<size_t>(i)] = drawn.has_value();
-      if (drawn.has_value()) {
-        sampling_rows_[static_cast<size_t>(i)] = *drawn;
-      } else {
-        host_logit_rows_.push_back(i);
-      }
+    if (row.num_logit_rows != 1 || sequence.num_seats > 1) continue;
+    if (sequence.next_prompt_logit < sequence.num_prompt_tokens - 1) continue;
+    if (row.end_position() < sequence.num_tokens()) {
+      device_sampler_->add_check(row.first_logit_row);  // inside a prompt
+    } else {
+      (void)device_sampler_->add(row.first_logit_row, sample_call(owner_of(sequence), sequence, {}));
     }
   }
+  device_sampler_->prepare(parallel_sampler_ == nullptr ? nullptr : &parallel_sampler_->pool());
 }
 
 // Of the requests whose first row is in the plan. A sequence that has just been admitted still reads its prompt.

@@ -33,6 +33,7 @@
 
 namespace quire {
 
+class DeviceSampler;
 class ModelRunner;
 class ParallelSampler;
 class PagePool;
@@ -169,8 +170,7 @@ class Engine {
   // engine_output.cc: from a step's logits to events, and the ends of requests
   void plan_sampling(const StepPlan& plan);
   SampleCall sample_call(const ActiveRequest& request, const Sequence& sequence, std::span<const float> logits) const;
-  // `drawn`: the tokens that the device has drawn, a logit row each.
-  void sample_ahead(const StepPlan& plan, std::span<const float> logits, std::span<const int32_t> drawn);
+  void sample_ahead(const StepPlan& plan, std::span<const float> logits);
   void read_logits(const StepRow& row, std::span<const float> logits, std::optional<Result<Sample>> sample);
   void read_hidden(const StepRow& row, std::span<const float> hidden);
   void finish_embedding(ActiveRequest& request, Sequence& sequence);
@@ -203,6 +203,7 @@ class Engine {
   std::optional<StepBudget> step_budget_;  // none: it is fixed
   std::unique_ptr<Sampler> sampler_;
   std::unique_ptr<ParallelSampler> parallel_sampler_;  // null: one thread
+  std::unique_ptr<DeviceSampler> device_sampler_;      // null on the CPU: there the logits lie before the host anyhow
   std::unordered_map<RequestId, std::unique_ptr<ActiveRequest>> requests_;
   struct Ending {
     RequestId request_id;
@@ -217,9 +218,6 @@ class Engine {
   RequestId next_request_id_ = 1;
   uint64_t seed_source_ = 0;  // of requests without a seed
   EngineStats stats_;
-  std::vector<SamplingRow> sampling_rows_;              // of the step: a logit row each
-  std::vector<uint8_t> is_drawn_;                       // whether the device draws from that row
-  std::vector<int> host_logit_rows_;                    // the others
   std::vector<std::optional<Result<Sample>>> samples_;  // of the plan's rows: what has been sampled of it already
   std::vector<SampleCall> sample_calls_;                // of the rows that are sampled side by side
   std::vector<std::optional<Result<Sample>>*> sample_targets_;

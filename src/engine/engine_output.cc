@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "engine/active_request.h"
+#include "engine/device_sampler.h"
 #include "engine/engine.h"
 #include "engine/parallel_sampler.h"
 #include "engine/sampler.h"
@@ -80,7 +81,7 @@ void Engine::read_logits(const StepRow& row, std::span<const float> logits, std:
 
 // Rows do not depend on each other, so their samples are made before any is told of: those that the device has drawn,
 // and side by side those of other rows with one choice. The rest is sampled when it is read.
-void Engine::sample_ahead(const StepPlan& plan, std::span<const float> logits, std::span<const int32_t> drawn) {
+void Engine::sample_ahead(const StepPlan& plan, std::span<const float> logits) {
   samples_.clear();
   samples_.resize(plan.rows.size());
   sample_calls_.clear();
@@ -90,9 +91,8 @@ void Engine::sample_ahead(const StepPlan& plan, std::span<const float> logits, s
     const Sequence& sequence = *row.sequence;
     if (row.num_logit_rows == 0 || sequence.pooling != Pooling::kNone) continue;
     const int last_row = row.first_logit_row + row.num_logit_rows - 1;
-    if (!drawn.empty() && is_drawn_[static_cast<size_t>(last_row)] != 0) {
-      const int32_t token = drawn[static_cast<size_t>(last_row)];
-      samples_[r] = token >= 0 ? Result<Sample>(Sample{.token_id = token, .logprobs = {}}) : Sampler::not_numbers();
+    if (device_sampler_ != nullptr && device_sampler_->is_drawn(last_row)) {
+      samples_[r] = device_sampler_->sample_of(last_row);
       continue;
     }
     if (parallel_sampler_ == nullptr || sequence.num_seats > 1 || row.end_position() < sequence.num_tokens()) continue;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "engine/device_sampler.h"
 #include "engine/step_budget.h"
 #include "ops/host_memory.h"
 
@@ -52,7 +53,7 @@ Status ModelRunner::init() {
   }
 
   // On the CPU untouched memory costs nothing, so the arena may be larger than what was measured on small steps.
-  const int64_t scratch_bytes = memory_plan_.scratch_bytes - attention_bytes_;
+  const int64_t scratch_bytes = memory_plan_.scratch_bytes - attention_bytes_ - config_.sampling_bytes;
   const int64_t capacity = is_on_cpu() ? 2 * scratch_bytes + 64 * kMiB : scratch_bytes;
   ASSIGN_OR_RETURN(DeviceBuffer scratch, ops_.allocate(capacity, "the scratch of a step"));
   arena_ = std::make_unique<Arena>(std::move(scratch));
@@ -74,11 +75,6 @@ Status ModelRunner::init() {
     step_thread_ = std::make_unique<StepThread>([this] { step_.output = compute(); });
   } else {
     const int64_t num_bytes = int64_t{config_.max_logit_rows} * model_.config().vocab_size * int64_t{sizeof(float)};
-    const int64_t rows_bytes = config_.max_logit_rows * static_cast<int64_t>(sizeof(SamplingRow));
-    ASSIGN_OR_RETURN(sampling_rows_, ops_.allocate(rows_bytes, "sampling"));
-    ASSIGN_OR_RETURN(sampled_ids_, ops_.allocate(int64_t{config_.max_logit_rows} * 4, "sampling"));
-    ASSIGN_OR_RETURN(host_sampling_rows_, ops_.allocate_for_host(rows_bytes, "sampling"));
-    ASSIGN_OR_RETURN(host_sampled_ids_, ops_.allocate_for_host(int64_t{config_.max_logit_rows} * 4, "sampling"));
     ASSIGN_OR_RETURN(host_logits_, ops_.allocate_for_host(num_bytes, "the logits of a step"));
     const int64_t num_floats = int64_t{config_.max_num_batched_tokens} * model_.config().hidden_size;
     ASSIGN_OR_RETURN(host_hidden_, ops_.allocate_for_host(num_floats * int64_t{sizeof(float)}, "hidden states"));
@@ -107,7 +103,7 @@ Status ModelRunner::plan_steps_and_memory(StepBounds bounds) {
   const auto plan_for = [&](int num_tokens) {
     config_.max_num_batched_tokens = num_tokens;
     bounds.max_num_tokens = num_tokens;
-    input.scratch_bytes = profiler->scratch_bytes(bounds) + attention_bytes_;
+    input.scratch_bytes = profiler->scratch_bytes(bounds) + attention_bytes_ + config_.sampling_bytes;
     return plan_memory(input);
   };
   ASSIGN_OR_RETURN(MemoryPlan plan, plan_for(first));
@@ -215,7 +211,7 @@ Result<StepOutput> ModelRunner::compute() {
   return entry->output;
 }
 
-void ModelRunner::begin(const StepPlan& plan, const Sampling& sampling) {
+void ModelRunner::begin(const StepPlan& plan) {
   CHECK(plan.num_tokens > 0);
   arena_->reset();
   OpContext context{*arena_};
@@ -224,14 +220,27 @@ void ModelRunner::begin(const StepPlan& plan, const Sampling& sampling) {
   step_.batch = &batch_builder_->build(context, plan, step_.padding);
   step_.num_logit_rows = plan.num_logit_rows;
   step_.num_hidden_rows = plan.num_hidden_rows;
-  step_.is_sampled = !sampling.rows.empty();
+  step_.sampler = nullptr;
   if (is_on_cpu()) {
-    CHECK(!step_.is_sampled);
     step_thread_->begin();
-    return;
+  } else {
+    step_.output = compute();
   }
-  step_.output = compute();
-  if (step_.output->is_ok()) bring_to_host(context, sampling, step_.output->value().logits);
+}
+
+// What the device samples and brings, enqueued behind the forward.
+void ModelRunner::sample(DeviceSampler& sampler) {
+  CHECK(!is_on_cpu());
+  if (!step_.output->is_ok()) return;
+  step_.sampler = &sampler;
+  OpContext context{*arena_};
+  const TensorView logits = step_.output->value().logits.slice(0, 0, step_.num_logit_rows);
+  const int64_t row_bytes = logits.size(1) * static_cast<int64_t>(sizeof(float));
+  for (const int row : sampler.host_rows()) {
+    ops_.copy_to_host(context, static_cast<char*>(host_logits_.data()) + row * row_bytes,
+                      static_cast<const char*>(logits.raw_data()) + row * row_bytes, row_bytes);
+  }
+  if (step_.num_logit_rows > 0) sampler.enqueue(context, logits);
 }
 
 Result<ModelRunner::Output> ModelRunner::finish() {
@@ -242,36 +251,18 @@ Result<ModelRunner::Output> ModelRunner::finish() {
   CHECK(output.logits.is_contiguous());
   CHECK(output.hidden.size(0) == step_.num_hidden_rows);
   OpContext context{*arena_};
+  if (!is_on_cpu() && step_.sampler == nullptr) {
+    ops_.copy_to_host(context, host_logits_.data(), output.logits.raw_data(),
+                      step_.num_logit_rows * output.logits.size(1) * static_cast<int64_t>(sizeof(float)));
+  }
   ops_.synchronize(context);
+  if (step_.sampler != nullptr && step_.num_logit_rows > 0) step_.sampler->finish(context);
   const size_t num_rows = static_cast<size_t>(step_.num_logit_rows);
   const void* logits = is_on_cpu() ? output.logits.raw_data() : host_logits_.data();
   Output on_host;
   on_host.logits = {static_cast<const float*>(logits), num_rows * static_cast<size_t>(output.logits.size(1))};
-  if (step_.is_sampled) on_host.token_ids = {static_cast<const int32_t*>(host_sampled_ids_.data()), num_rows};
   if (step_.num_hidden_rows > 0) on_host.hidden = hidden_floats(context, output.hidden);
   return on_host;
-}
-
-// What a device samples and brings, enqueued behind the forward.
-void ModelRunner::bring_to_host(OpContext& context, const Sampling& sampling, const TensorView& all_logits) {
-  const int64_t num_rows = step_.num_logit_rows;
-  const TensorView logits = all_logits.slice(0, 0, num_rows);
-  const int64_t row_bytes = logits.size(1) * static_cast<int64_t>(sizeof(float));
-  if (!step_.is_sampled) {
-    ops_.copy_to_host(context, host_logits_.data(), logits.raw_data(), num_rows * row_bytes);
-    return;
-  }
-  CHECK(static_cast<int64_t>(sampling.rows.size()) == num_rows);
-  std::copy(sampling.rows.begin(), sampling.rows.end(), static_cast<SamplingRow*>(host_sampling_rows_.data()));
-  ops_.copy_to_device(context, sampling_rows_.data(), host_sampling_rows_.data(),
-                      num_rows * static_cast<int64_t>(sizeof(SamplingRow)));
-  ops_.sample(context, TensorView(sampled_ids_.data(), DType::kI32, {num_rows}), logits,
-              static_cast<const SamplingRow*>(sampling_rows_.data()));
-  ops_.copy_to_host(context, host_sampled_ids_.data(), sampled_ids_.data(), num_rows * 4);
-  for (const int row : sampling.host_rows) {
-    ops_.copy_to_host(context, static_cast<char*>(host_logits_.data()) + row * row_bytes,
-                      static_cast<const char*>(logits.raw_data()) + row * row_bytes, row_bytes);
-  }
 }
 
 void ModelRunner::copy_pages(const StepPlan& plan) {

@@ -25,6 +25,8 @@
 
 namespace quire {
 
+class DeviceSampler;
+
 struct ModelRunnerConfig {
   int max_num_seqs = 32;
   int max_num_batched_tokens = 512;  // 0: a multiple of what a step of `step_seconds` reads of prompts now
@@ -38,6 +40,7 @@ struct ModelRunnerConfig {
   int64_t most_kv_bytes = INT64_MAX;
   int64_t available_bytes = 0;
   int64_t swap_space_bytes = 0;  // of host memory, for pages of sequences that had to give way
+  int64_t sampling_bytes = 0;    // of the device's memory, that others take
 };
 
 class ModelRunner {
@@ -47,18 +50,14 @@ class ModelRunner {
   // Computes the plan's rows. What is wanted of them is on the host, valid until the next begin. An error means that
   // nothing can run any more.
   struct Output {
-    std::span<const float> logits;       // [plan.num_logit_rows][vocab_size]; with sampling: the rows asked for
-    std::span<const float> hidden;       // [plan.num_hidden_rows][hidden_size]
-    std::span<const int32_t> token_ids;  // [plan.num_logit_rows], with sampling; -1: the logits are not numbers
-  };
-  // What the device is to draw: a row a logit row, or none at all, and then all logits come to the host.
-  struct Sampling {
-    std::span<const SamplingRow> rows;
-    std::span<const int> host_rows;  // logit rows that the host wants to see
+    std::span<const float> logits;  // [plan.num_logit_rows][vocab_size]; with sampling: the rows that are the host's
+    std::span<const float> hidden;  // [plan.num_hidden_rows][hidden_size]
   };
   // begin has taken from the plan's sequences and tables all that it needs: they may change meanwhile. The plan's
-  // copies stay until finish, which follows each begin.
-  void begin(const StepPlan& plan, const Sampling& sampling = {});
+  // copies stay until finish, which follows each begin. Where the device is not the host, and only there, sample may
+  // come between them: it enqueues what the sampler has been told. Without it all logits come to the host.
+  void begin(const StepPlan& plan);
+  void sample(DeviceSampler& sampler);
   Result<Output> finish();
 
   // Only the copies of a plan without rows; begin does them itself. Not while a step runs; likewise:
@@ -89,7 +88,6 @@ class ModelRunner {
   Result<StepOutput> forward(StepBatch& batch, Arena& arena, const KvCache& cache);
   BatchBuilder::Padding padding_of(const StepPlan& plan) const;
   Result<StepOutput> compute();
-  void bring_to_host(OpContext& context, const Sampling& sampling, const TensorView& logits);
   bool is_on_cpu() const { return ops_.device().kind == DeviceKind::kCpu; }
 
   Ops& ops_;
@@ -113,14 +111,10 @@ class ModelRunner {
     BatchBuilder::Padding padding;
     int num_logit_rows = 0;
     int num_hidden_rows = 0;
-    bool is_sampled = false;  // by the device
+    DeviceSampler* sampler = nullptr;
     std::optional<Result<StepOutput>> output;
   };
   Step step_;
-  DeviceBuffer sampling_rows_;  // on the device; likewise:
-  DeviceBuffer sampled_ids_;
-  DeviceBuffer host_sampling_rows_;
-  DeviceBuffer host_sampled_ids_;
   DeviceBuffer host_logits_;  // where the device is not the host; likewise:
   DeviceBuffer host_hidden_;  // as the device has them
   std::vector<float> hidden_floats_;

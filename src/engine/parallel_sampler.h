@@ -20,6 +20,9 @@ class ParallelSampler {
   // Fills *targets[i] with the sample of calls[i]. A call's constraint is used by one thread at a time.
   void sample(std::span<const SampleCall> calls, std::span<std::optional<Result<Sample>>* const> targets);
 
+  // For what else is to be done for every row. Not while it samples.
+  ThreadPool& pool() { return pool_; }
+
  private:
   ThreadPool pool_;
   std::vector<std::unique_ptr<Sampler>> samplers_;  // a thread each, for their scratch

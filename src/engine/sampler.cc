@@ -92,6 +92,16 @@ void exclude_unset(std::span<const uint32_t> mask, std::span<float> logits) {
   }
 }
 
+struct LogprobOf {
+  double best;
+  double scale;
+  double log_total;
+  float operator()(float logit) const {
+    const double logprob = (static_cast<double>(logit) - best) * scale - log_total;
+    return logprob > static_cast<double>(kLowestLogprob) ? static_cast<float>(logprob) : kLowestLogprob;
+  }
+};
+
 bool is_better(const TokenLogprob& a, const TokenLogprob& b) {
   return a.logprob != b.logprob ? a.logprob > b.logprob : a.token_id < b.token_id;
 }
@@ -147,23 +157,71 @@ Status Sampler::not_numbers() {
       "damaged");
 }
 
-std::optional<SamplingRow> Sampler::device_row(const SampleCall& call) const {
+Status Sampler::all_excluded() {
+  return invalid_argument(
+      "no token may come next: the allowed tokens, the bans, the bias and the constraint exclude all of them, "
+      "or the constraint's grammar can be read in too many ways at once to be followed");
+}
+
+Penalties Sampler::penalties_of(const SamplingParams& params) {
+  return {.repetition = params.repetition_penalty,
+          .presence = params.presence_penalty,
+          .frequency = params.frequency_penalty};
+}
+
+float Sampler::scale_of(const SamplingParams& params) {
+  return params.temperature < kGreedyTemperature ? 1.0f : 1.0f / params.temperature;
+}
+
+SamplingRow Sampler::device_row(const SampleCall& call, int64_t num_token_ids) {
   const SamplingParams& params = call.params;
-  if (needs_counts(params) || !params.logit_bias.empty() || !params.allowed_token_ids.empty() ||
-      !params.banned_token_ids.empty() || !call.suppressed_token_ids.empty() || call.state.constraint != nullptr ||
-      params.num_logprobs >= 0 || params.typical_p < 1.0f) {
-    return std::nullopt;
-  }
   SamplingRow row;
-  row.num_token_ids = static_cast<int32_t>(num_token_ids_);
+  row.num_token_ids = static_cast<int32_t>(num_token_ids);
   if (params.temperature < kGreedyTemperature) return row;
   row.inverse_temperature = 1.0f / params.temperature;
   if (params.min_p > 0.0f) row.lowest = std::max(row.lowest, std::log(params.min_p));
   row.top_p = params.top_p;
-  row.top_k = static_cast<int32_t>(std::min<int64_t>(params.top_k, num_token_ids_));
+  row.top_k = static_cast<int32_t>(std::min<int64_t>(params.top_k, num_token_ids));
   row.uniform_bits =
       philox_bits(call.seed, static_cast<uint32_t>(call.choice_index), static_cast<uint64_t>(call.output_index));
   return row;
+}
+
+bool Sampler::needs_mask(const SampleCall& call) {
+  return !call.params.allowed_token_ids.empty() || !call.params.banned_token_ids.empty() ||
+         !call.suppressed_token_ids.empty() || call.state.constraint != nullptr;
+}
+
+// Bits of tokens that neither the request nor its constraint exclude.
+void Sampler::fill_mask(const SampleCall& call, std::span<uint32_t> mask) {
+  const auto is_inside = [&](int32_t token) { return token >= 0 && static_cast<size_t>(token) / 32 < mask.size(); };
+  const auto allow = [&](std::span<uint32_t> words) {
+    std::fill(words.begin(), words.end(), 0u);
+    for (const int32_t token : call.params.allowed_token_ids) {
+      if (is_inside(token)) words[static_cast<size_t>(token) / 32] |= 1u << (token % 32);
+    }
+  };
+  const bool has_allowed = !call.params.allowed_token_ids.empty();
+  if (call.state.constraint != nullptr) {
+    std::fill(mask.begin(), mask.end(), ~0u);
+    call.state.constraint->fill_mask(mask);
+    if (has_allowed) {  // hardly anybody asks for both
+      std::vector<uint32_t> allowed(mask.size());
+      allow(allowed);
+      for (size_t word = 0; word < mask.size(); ++word) mask[word] &= allowed[word];
+    }
+  } else if (has_allowed) {
+    allow(mask);
+  } else {
+    std::fill(mask.begin(), mask.end(), ~0u);
+  }
+  const auto exclude = [&](std::span<const int32_t> tokens) {
+    for (const int32_t token : tokens) {
+      if (is_inside(token)) mask[static_cast<size_t>(token) / 32] &= ~(1u << (token % 32));
+    }
+  };
+  exclude(call.params.banned_token_ids);
+  exclude(call.suppressed_token_ids);
 }
 
 // The logits after penalties, bias and masks: a copy where anything changes, else the row itself.
@@ -171,43 +229,24 @@ std::span<const float> Sampler::adjust(const SampleCall& call) {
   const SamplingParams& params = call.params;
   const size_t num_ids = static_cast<size_t>(num_token_ids_);
   const bool has_penalties = needs_counts(params) && !call.state.counts.entries().empty();
-  if (!has_penalties && params.logit_bias.empty() && params.allowed_token_ids.empty() &&
-      params.banned_token_ids.empty() && call.suppressed_token_ids.empty() && call.state.constraint == nullptr) {
-    return call.logits.first(num_ids);
-  }
+  const bool has_mask = needs_mask(call);
+  if (!has_penalties && params.logit_bias.empty() && !has_mask) return call.logits.first(num_ids);
   const std::span<float> row = std::span(adjusted_).first(num_ids);
   std::copy_n(call.logits.begin(), num_ids, row.begin());
   const auto is_valid = [&](int32_t token) { return token >= 0 && token < num_token_ids_; };
   if (has_penalties) {
+    const Penalties penalties = penalties_of(params);
     for (const auto& [token, num_in_output] : call.state.counts.entries()) {
       if (!is_valid(token)) continue;
       float& logit = row[static_cast<size_t>(token)];
-      // Selected rather than branched on, because no processor can guess the sign of a logit; x / 1 and x * 1 are x.
-      const float divisor = logit > 0.0f ? params.repetition_penalty : 1.0f;
-      const float factor = logit > 0.0f ? 1.0f : params.repetition_penalty;
-      const float presence = num_in_output > 0 ? params.presence_penalty : 0.0f;
-      logit = logit / divisor * factor - (params.frequency_penalty * static_cast<float>(num_in_output) + presence);
+      logit = penalized_logit(logit, penalties, num_in_output);
     }
   }
   for (const auto& [token, bias] : params.logit_bias) {
     if (is_valid(token)) row[static_cast<size_t>(token)] += bias;
   }
-  if (!params.allowed_token_ids.empty()) {
-    std::fill(mask_.begin(), mask_.end(), 0u);
-    for (const int32_t token : params.allowed_token_ids) {
-      if (is_valid(token)) mask_[static_cast<size_t>(token) / 32] |= 1u << (token % 32);
-    }
-    exclude_unset(mask_, row);
-  }
-  for (const int32_t token : params.banned_token_ids) {
-    if (is_valid(token)) row[static_cast<size_t>(token)] = kNever;
-  }
-  for (const int32_t token : call.suppressed_token_ids) {
-    if (is_valid(token)) row[static_cast<size_t>(token)] = kNever;
-  }
-  if (call.state.constraint != nullptr) {
-    std::fill(mask_.begin(), mask_.end(), ~0u);
-    call.state.constraint->fill_mask(mask_);
+  if (has_mask) {
+    fill_mask(call, mask_);
     exclude_unset(mask_, row);
   }
   return row;
@@ -219,11 +258,7 @@ Result<Sample> Sampler::sample(const SampleCall& call) {
   const std::span<const float> row = adjust(call);
   const bool is_same_row = row.data() == call.logits.data() && row.size() == call.logits.size();
   const BestLogit best = is_same_row ? raw_best : find_best(row);
-  if (!best.is_finite) {
-    return invalid_argument(
-        "no token may come next: the allowed tokens, the bans, the bias and the constraint exclude all of them, "
-        "or the constraint's grammar can be read in too many ways at once to be followed");
-  }
+  if (!best.is_finite) return all_excluded();
   Sample sample;
   const SamplingParams& params = call.params;
   const bool is_greedy = params.temperature < kGreedyTemperature;
@@ -234,8 +269,7 @@ Result<Sample> Sampler::sample(const SampleCall& call) {
   }
   if (params.num_logprobs >= 0) {
     if (params.logprob_mode == LogprobMode::kProcessed) {
-      const float scale = is_greedy ? 1.0f : 1.0f / params.temperature;
-      sample.logprobs = make_logprobs(row, best.value, scale, sample.token_id, params.num_logprobs);
+      sample.logprobs = make_logprobs(row, best.value, scale_of(params), sample.token_id, params.num_logprobs);
     } else {
       sample.logprobs = make_logprobs(call.logits, raw_best.value, 1.0f, sample.token_id, params.num_logprobs);
     }
@@ -397,6 +431,16 @@ Result<TokenLogprobs> Sampler::logprobs_of(std::span<const float> logits, int32_
   return make_logprobs(logits, best.value, 1.0f, token_id, num_top);
 }
 
+TokenLogprobs Sampler::logprobs_from(const LogprobsResult& result, std::span<const TopToken> top, int32_t token_id,
+                                     float scale) {
+  const double total = static_cast<double>(result.total) / kWeightSumScale;
+  const LogprobOf logprob_of = {.best = result.best, .scale = scale, .log_total = std::log(total)};
+  TokenLogprobs told = {.token_id = token_id, .logprob = logprob_of(result.drawn), .rank = result.rank, .top = {}};
+  told.top.reserve(top.size());
+  for (const TopToken& entry : top) told.top.push_back({entry.token_id, logprob_of(entry.logit)});
+  return told;
+}
+
 TokenLogprobs Sampler::make_logprobs(std::span<const float> logits, float best, float scale, int32_t token_id,
                                      int num_top) {
   // Sixteen sums in a fixed order: vectorised, and the same every time.
@@ -411,11 +455,7 @@ TokenLogprobs Sampler::make_logprobs(std::span<const float> logits, float best, 
   for (; i < logits.size(); ++i) sums[0] += static_cast<double>(exp_nonpositive((logits[i] - best) * scale));
   double total = 0.0;
   for (const double sum : sums) total += sum;
-  const double log_total = std::log(total);
-  const auto logprob_of = [&](float logit) {
-    const double logprob = (static_cast<double>(logit) - best) * scale - log_total;
-    return logprob > static_cast<double>(kLowestLogprob) ? static_cast<float>(logprob) : kLowestLogprob;
-  };
+  const LogprobOf logprob_of = {.best = best, .scale = scale, .log_total = std::log(total)};
 
   TokenLogprobs result;
   result.token_id = token_id;

@@ -12,6 +12,7 @@
 
 #include "base/status.h"
 #include "engine/request.h"
+#include "ops/logits_rows.h"
 #include "ops/ops.h"
 
 namespace quire {
@@ -20,23 +21,18 @@ namespace quire {
 // side.
 class TokenCounts {
  public:
-  struct Entry {
-    int32_t token_id = 0;
-    int32_t num_in_output = 0;
-  };
-
   void add_prompt(int32_t token_id) { entry_of(token_id); }
   void add_output(int32_t token_id) { ++entry_of(token_id).num_in_output; }
-  std::span<const Entry> entries() const { return entries_; }
+  std::span<const PenalizedToken> entries() const { return entries_; }
 
  private:
-  Entry& entry_of(int32_t token_id) {
+  PenalizedToken& entry_of(int32_t token_id) {
     const auto [it, is_new] = index_.try_emplace(token_id, entries_.size());
     if (is_new) entries_.push_back({token_id, 0});
     return entries_[it->second];
   }
 
-  std::vector<Entry> entries_;
+  std::vector<PenalizedToken> entries_;
   std::unordered_map<int32_t, size_t> index_;  // into entries_
 };
 
@@ -71,13 +67,20 @@ class Sampler {
   // Of `token_id` in a row of logits, with the `num_top` best.
   Result<TokenLogprobs> logprobs_of(std::span<const float> logits, int32_t token_id, int num_top);
 
-  // What a device needs to draw the token by itself (Ops::sample). Nothing where a host must see the logits: penalties,
-  // bias, masks, log-probabilities, typical_p. It depends on the request alone, so that its tokens do not depend on
-  // others. call.logits is not read.
-  std::optional<SamplingRow> device_row(const SampleCall& call) const;
-
   // The error of a row that holds a NaN or an infinity.
   static Status not_numbers();
+  // The error of a row of which the request leaves no token.
+  static Status all_excluded();
+
+  // For sampling on a device (DeviceSampler), where Ops::sample draws: what is drawn after the logits were adjusted,
+  // all of a request's masks as one, and log-probabilities from what Ops::logprobs has told.
+  static SamplingRow device_row(const SampleCall& call, int64_t num_token_ids);
+  static Penalties penalties_of(const SamplingParams& params);
+  static float scale_of(const SamplingParams& params);  // 1 / temperature, or 1 where it is greedy
+  static bool needs_mask(const SampleCall& call);
+  static void fill_mask(const SampleCall& call, std::span<uint32_t> mask);
+  static TokenLogprobs logprobs_from(const LogprobsResult& result, std::span<const TopToken> top, int32_t token_id,
+                                     float scale);
 
   static bool needs_counts(const SamplingParams& params);
   static void count_prompt(SamplingState& state, std::span<const int32_t> prompt);

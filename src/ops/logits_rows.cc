@@ -7,6 +7,8 @@
 
 namespace quire {
 
+static_assert(kWeightSumScale == double{kTokenWeightScale});
+
 void adjust_rows(TensorView logits, const LogitsAdjustments& adjustments) {
   const int64_t size = logits.size(1);
   for (int a = 0; a < adjustments.num_rows; ++a) {

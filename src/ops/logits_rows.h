@@ -71,6 +71,7 @@ constexpr float masked_logit(float logit) {
 // -----------------------
 
 constexpr int kMostTopTokens = 128;
+constexpr double kWeightSumScale = 0x1p40;  // sums are in steps of 2^-40
 
 struct LogprobsRow {
   int32_t row = 0;            // of the logits, and of the tokens that were drawn
@@ -81,7 +82,7 @@ struct LogprobsRow {
 };
 
 struct LogprobsResult {
-  uint64_t total = 0;  // sum of scaled_token_weight((logit - best) * scale, kLowestX); 0: no token was drawn, and the
+  uint64_t total = 0;  // sum of e^((logit - best) * scale), each in whole steps; 0: no token was drawn, and the
                        // rest says nothing
   float best = 0.0f;
   float drawn = 0.0f;   // the logit of the token that was drawn

@@ -7,7 +7,7 @@
 
 namespace quire {
 
-class ReferenceOps final : public Ops {
+class ReferenceOps : public Ops {
  public:
   explicit ReferenceOps(WeightQuantization weight_quantization = WeightQuantization::kNone)
       : weight_quantization_(weight_quantization) {}

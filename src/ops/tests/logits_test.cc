@@ -6,7 +6,6 @@
 #include <numeric>
 
 #include "ops/reference/reference_ops.h"
-#include "ops/sample_rows.h"
 #include "ops/tests/logits_cases.h"
 #include "ops/tests/op_test.h"
 
@@ -90,7 +89,7 @@ TEST(Logprobs, AreThoseOfDoubles) {
       if (std::isinf(best)) continue;
       double total = 0.0;
       for (const int32_t id : order) total += std::exp((double{values[id]} - best) * double{row.scale});
-      EXPECT_NEAR(std::log(static_cast<double>(results[r].total) / double{kTokenWeightScale}), std::log(total), 2e-6);
+      EXPECT_NEAR(std::log(static_cast<double>(results[r].total) / kWeightSumScale), std::log(total), 2e-6);
       EXPECT_EQ(results[r].best, values[order[0]]);
       EXPECT_EQ(results[r].drawn, values[drawn]);
       EXPECT_EQ(order[static_cast<size_t>(results[r].rank - 1)], drawn);

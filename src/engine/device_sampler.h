@@ -1,0 +1,122 @@
+// Draws a step's tokens where the logits are, on a GPU: penalties, biases, masks, the draw itself and log-probabilities
+// are enqueued behind the forward, and only ids and a few numbers come back. The engine says for each row of logits
+// what is wanted of it, while the forward runs; the model runner enqueues. All memory is taken at creation. On the
+// engine's thread, but for the masks and lists, which the engine's sampling threads write side by side.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "base/thread_pool.h"
+#include "engine/sampler.h"
+#include "ops/logits_rows.h"
+#include "ops/ops.h"
+
+namespace quire {
+
+class DeviceSampler {
+ public:
+  struct Limits {
+    int max_rows = 0;  // of logits
+    int64_t vocab_size = 0;
+    int64_t num_token_ids = 0;
+    int max_logprobs = 0;
+  };
+
+  // Of the device, for the memory plan.
+  static int64_t device_bytes(const Limits& limits);
+  static Result<std::unique_ptr<DeviceSampler>> create(Ops& ops, const Limits& limits);
+
+  // A step begins, with so many rows of logits. Those that are not added are the host's.
+  void begin(int num_rows);
+  // It is only asked whether the row's logits are numbers.
+  void add_check(int row);
+  // False where the host must sample. That depends on the request alone, so that its tokens do not depend on others:
+  // the host draws by other sums. The call stays valid until enqueue; its logits are not read.
+  bool add(int row, const SampleCall& call);
+  // Writes masks and lists. With a pool side by side.
+  void prepare(ThreadPool* pool);
+
+  void enqueue(OpContext& context, const TensorView& logits);
+  // The step has ended; its logits are still there.
+  void finish(OpContext& context);
+
+  std::span<const int> host_rows() const { return host_rows_; }
+  bool is_drawn(int row) const { return rows_[static_cast<size_t>(row)].is_drawn; }
+  Result<Sample> sample_of(int row) const;
+
+ private:
+  // Parts of the block that goes to the device, and of the one that comes back: offsets in bytes.
+  struct Upload {
+    int64_t rows = 0;
+    int64_t adjustments = 0;
+    int64_t penalized = 0;
+    int64_t biases = 0;
+    int64_t masks = 0;
+    int64_t logprobs = 0;
+    int64_t num_bytes = 0;
+  };
+  struct Answer {
+    int64_t ids = 0;
+    int64_t results = 0;
+    int64_t top = 0;
+    int64_t num_bytes = 0;
+  };
+  struct Amounts {
+    int64_t num_rows = 0;
+    int64_t num_adjustments = 0;
+    int64_t num_penalized = 0;
+    int64_t num_biases = 0;
+    int64_t num_masks = 0;
+    int64_t num_logprobs = 0;
+  };
+  // What is known of a row of logits.
+  struct Row {
+    bool is_drawn = false;
+    bool is_adjusted = false;
+    bool is_excluded = false;  // of all tokens none may come
+    int logprobs = -1;         // the entry of logprobs_rows_
+  };
+
+  DeviceSampler(Ops& ops, const Limits& limits) : ops_(ops), limits_(limits) {}
+  static Amounts most(const Limits& limits);
+  static Upload divide_upload(const Limits& limits, const Amounts& amounts);
+  static Answer divide_answer(const Limits& limits, const Amounts& amounts);
+  static int64_t most_penalized(const Limits& limits);
+  static int64_t num_mask_words(const Limits& limits) { return (limits.vocab_size + 31) / 32; }
+  void write_lists(const SampleCall& call, const LogitsAdjustment& adjustment);
+  template <typename T>
+  T* to_upload(int64_t offset) const {
+    return reinterpret_cast<T*>(static_cast<char*>(host_upload_.data()) + offset);
+  }
+  template <typename T>
+  const T* uploaded(int64_t offset) const {
+    return reinterpret_cast<const T*>(static_cast<const char*>(upload_.data()) + offset);
+  }
+
+  Ops& ops_;
+  Limits limits_;
+  DeviceBuffer host_upload_;
+  DeviceBuffer upload_;
+  DeviceBuffer host_answer_;
+  DeviceBuffer answer_;
+  DeviceBuffer kept_;  // logits as they were, of rows that are changed and whose own log-probabilities are wanted
+  // Of the step:
+  Amounts amounts_;
+  Upload upload_parts_;
+  Answer answer_parts_;
+  int num_kept_ = 0;
+  std::vector<Row> rows_;
+  std::vector<int> host_rows_;
+  std::vector<SamplingRow> sampling_rows_;
+  std::vector<LogitsAdjustment> adjustments_;
+  std::vector<SampleCall> adjusted_calls_;
+  std::vector<LogprobsRow> logprobs_rows_;
+  TensorView logits_;
+  std::vector<float> seen_row_;  // scratch
+};
+
+}  // namespace quire
