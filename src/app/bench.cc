@@ -14,6 +14,7 @@
 #include "app/model_session.h"
 #include "app/options.h"
 #include "base/cpu_info.h"
+#include "server/sampling_fields.h"
 
 namespace quire::app {
 
@@ -28,6 +29,7 @@ struct BenchOptions {
   std::vector<int> batch_sizes{1};
   int repeats = 5;
   bool is_prompt_shared = false;
+  std::string sampling;  // JSON
   bool is_json = false;
 };
 
@@ -39,7 +41,10 @@ struct CellResult {
 
 Result<CellResult> measure_cell(Engine& engine, const BenchCell& cell, int repeats) {
   // As other programs' benchmarks do: memory that nobody has touched yet would count as computing.
-  const BenchCell warm_up{1, std::min<int64_t>(cell.prompt_len, 128), std::min<int64_t>(cell.gen_len, 4)};
+  BenchCell warm_up = cell;
+  warm_up.batch_size = 1;
+  warm_up.prompt_len = std::min<int64_t>(cell.prompt_len, 128);
+  warm_up.gen_len = std::min<int64_t>(cell.gen_len, 4);
   RETURN_IF_ERROR(run_bench_cell(engine, warm_up, 0).status());
   std::vector<double> prefill, decode, useful;
   for (int repeat = 0; repeat < repeats; ++repeat) {
@@ -81,7 +86,22 @@ void print_row(const BenchCell& cell, const CellResult& result, const std::optio
                            share(result.decode, &BenchLimits::decode_tok_s)));
 }
 
+// Greedy and past the end, but for what `text` says.
+Result<SamplingParams> parse_sampling(const std::string& text) {
+  SamplingOptions sampling;
+  sampling.params = BenchCell().sampling;
+  if (text.empty()) return sampling.params;
+  boost::system::error_code error;
+  const json::value value = json::parse(text, error);
+  if (error || !value.is_object()) {
+    return invalid_argument("--sampling takes a JSON object, such as '{\"repetition_penalty\": 1.1, \"logprobs\": 5}'");
+  }
+  RETURN_IF_ERROR(apply_sampling_fields(sampling, value.get_object()));
+  return sampling.params;
+}
+
 Status run(const BenchOptions& options) {
+  ASSIGN_OR_RETURN(const SamplingParams sampling, parse_sampling(options.sampling));
   Console console(parse_log_level(options.engine.log_level));
   EngineFlags flags = options.engine;
   const int largest_batch = *std::max_element(options.batch_sizes.begin(), options.batch_sizes.end());
@@ -111,7 +131,7 @@ Status run(const BenchOptions& options) {
   for (const int64_t prompt_len : options.prompt_lens) {
     for (const int64_t gen_len : options.gen_lens) {
       for (const int batch_size : options.batch_sizes) {
-        const BenchCell cell{batch_size, prompt_len, gen_len, options.is_prompt_shared};
+        const BenchCell cell{batch_size, prompt_len, gen_len, options.is_prompt_shared, sampling};
         ASSIGN_OR_RETURN(const CellResult result, measure_cell(*session.engine, cell, options.repeats));
         std::optional<BenchLimits> limits;
         if (machine.has_value()) limits = bench_limits(work, cell, *machine);
@@ -143,6 +163,8 @@ std::function<Status()> declare_bench(CLI::App& parser) {
       ->capture_default_str();
   parser.add_flag("--shared-prompt", options->is_prompt_shared,
                   "All sequences have one prompt, read once: to measure decode of large batches sooner");
+  parser.add_option("--sampling", options->sampling, "Sampling fields of all requests, as a JSON object; else greedy")
+      ->type_name("JSON");
   parser.add_flag("--json", options->is_json, "One JSON object a cell on stdout");
   return [options] { return run(*options); };
 }

@@ -52,10 +52,9 @@ Result<std::vector<RequestId>> submit(Engine& engine, const BenchCell& cell, int
       for (int32_t& token : prompt) token = any_token(random);
     }
     if (cell.is_prompt_shared) shared_prompt = prompt;
-    SamplingParams sampling;
-    sampling.temperature = 0.0f;
-    sampling.ignore_eos = true;
+    SamplingParams sampling = cell.sampling;
     sampling.max_tokens = max_tokens;
+    sampling.n = 1;
     ASSIGN_OR_RETURN(const RequestId id, engine.add_request(Request::from_tokens(std::move(prompt), sampling, sink)));
     ids.push_back(id);
   }

@@ -15,6 +15,7 @@ struct BenchCell {
   int64_t prompt_len = 512;
   int64_t gen_len = 128;
   bool is_prompt_shared = false;  // all sequences have one prompt, whose pages they share: for decode at large batches
+  SamplingParams sampling = {.temperature = 0.0f, .ignore_eos = true};  // but for max_tokens and n
 };
 
 struct BenchTimes {
