@@ -147,6 +147,13 @@ class OutputTest(unittest.TestCase):
         self.assertIn("--kv-cache-memory", run("bench", self.MODEL, "--repeats", 1, "--json", "--prompt-lens", 64, "--gen-lens", 4,
                                                "--batch-sizes", 5, "--kv-cache-memory", "64KiB", check_code=1).err)
 
+    def test_bench_samples_as_it_is_told(self):
+        bench = ("bench", self.MODEL, "--repeats", 1, "--json", "--prompt-lens", 8, "--gen-lens", 4, "--sampling")
+        line, = json_lines(run(*bench, '{"repetition_penalty": 1.1, "logprobs": 5, "temperature": 0.7}', check_code=0).out)
+        self.assertGreater(line["decode_tok_s"]["min"], 0)
+        self.assertIn("repetition_penalty", run(*bench, '{"repetition_penalty": -1}', check_code=1).err)
+        self.assertIn("JSON object", run(*bench, "[]", check_code=1).err)
+
     def test_bench_needs_no_weights(self):
         with tempfile.TemporaryDirectory() as folder:
             config = (pathlib.Path(self.MODEL).parent / "config.json").read_text()
