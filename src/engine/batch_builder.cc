@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "ops/attention_parts.h"
+
 namespace quire {
 
 namespace {
@@ -36,6 +38,7 @@ BatchBuilder::BatchBuilder(Ops& ops, const BatchLimits& limits, DeviceBuffer hos
   page_tables_.resize(static_cast<size_t>(limits.num_kv_groups));
   slots_.resize(static_cast<size_t>(limits.num_kv_groups));
   batch_.kv_groups.resize(static_cast<size_t>(limits.num_kv_groups));
+  is_prompt_.resize(static_cast<size_t>(limits.max_num_rows));
 }
 
 template <typename T>
@@ -79,6 +82,7 @@ void BatchBuilder::finish(OpContext& context, int num_rows, int num_tokens) {
     attention.slots = slots_[g].device;
     attention.host_query_starts = std::span(query_starts_.host, static_cast<size_t>(num_rows) + 1);
     attention.host_context_lengths = std::span(context_lengths_.host, static_cast<size_t>(num_rows));
+    attention.host_is_prompt = std::span(is_prompt_).first(static_cast<size_t>(num_rows));
   }
 }
 
@@ -91,20 +95,21 @@ int64_t BatchBuilder::num_pages_of(const StepPlan& plan) {
 }
 
 StepBatch& BatchBuilder::build(OpContext& context, const StepPlan& plan, const Padding& padding) {
-  const int num_plan_rows = static_cast<int>(plan.rows.size());
-  const int num_rows = std::max(padding.num_rows, num_plan_rows);
-  const int num_padded = num_rows - num_plan_rows;
+  int num_parts = 0;
+  for (const StepRow& row : plan.rows) num_parts += num_parts_of(row);
+  const int num_rows = std::max(padding.num_rows, num_parts);
+  const int num_padded = num_rows - num_parts;
   const size_t num_pages = static_cast<size_t>(std::max(num_pages_of(plan), padding.num_pages));
   const int num_tokens = plan.num_tokens + num_padded;
   shape(num_rows, num_tokens, plan.num_logit_rows + num_padded + plan.num_hidden_rows, static_cast<int64_t>(num_pages));
   batch_.num_hidden_rows = plan.num_hidden_rows;
 
   int32_t token = 0;
+  size_t r = 0;  // of attention
   int32_t* logit_row = output_rows_.host;
   int32_t* hidden_row = output_rows_.host + plan.num_logit_rows + num_padded;
   query_starts_.host[0] = 0;
-  for (size_t r = 0; r < plan.rows.size(); ++r) {
-    const StepRow& row = plan.rows[r];
+  for (const StepRow& row : plan.rows) {
     const Sequence& sequence = *row.sequence;
     const auto ids = std::span(sequence.token_ids)
                          .subspan(static_cast<size_t>(row.first_position), static_cast<size_t>(row.num_tokens));
@@ -114,13 +119,23 @@ StepBatch& BatchBuilder::build(OpContext& context, const StepPlan& plan, const P
     const int32_t end = token + row.num_tokens;
     for (int32_t t = end - row.num_logit_rows; t < end; ++t) *logit_row++ = t;
     for (int h = 0; h < row.num_hidden_rows; ++h) *hidden_row++ = token + row.first_hidden_token + h;
-    query_starts_.host[r + 1] = end;
-    context_lengths_.host[r] = static_cast<int32_t>(row.end_position());
+    for (int done = 0; done < row.num_tokens; ++r) {
+      const bool is_prompt = done < row.num_prompt_tokens();
+      const int count = !limits_.is_strict ? row.num_tokens : is_prompt ? row.num_prompt_tokens() : 1;
+      done += count;
+      query_starts_.host[r + 1] = token + done;
+      context_lengths_.host[r] = static_cast<int32_t>(row.first_position + done);
+      const bool has_others = row.num_tokens - row.num_prompt_tokens() > 1;
+      is_prompt_[r] = is_prompt ? kPrompt : limits_.is_strict && has_others ? kDrawnBesideOthers : kDrawn;
+      for (size_t g = 0; g < page_tables_.size(); ++g) {
+        const PageTable& table = sequence.tables[g];
+        int32_t* pages = page_tables_[g].host + r * num_pages;
+        int32_t* pages_end = std::copy(table.page_ids().begin(), table.page_ids().end(), pages);
+        std::fill(pages_end, pages + num_pages, -1);
+      }
+    }
     for (size_t g = 0; g < page_tables_.size(); ++g) {
       const PageTable& table = sequence.tables[g];
-      int32_t* pages = page_tables_[g].host + r * num_pages;
-      int32_t* pages_end = std::copy(table.page_ids().begin(), table.page_ids().end(), pages);
-      std::fill(pages_end, pages + num_pages, -1);
       int64_t* slots = slots_[g].host + token;
       for (int i = 0; i < row.num_tokens; ++i) slots[i] = table.slot(row.first_position + i);
     }
@@ -128,12 +143,13 @@ StepBatch& BatchBuilder::build(OpContext& context, const StepPlan& plan, const P
   }
   CHECK(token == plan.num_tokens);
   CHECK(logit_row - output_rows_.host == plan.num_logit_rows);
-  for (size_t r = plan.rows.size(); r < static_cast<size_t>(num_rows); ++r, ++token) {
+  for (; r < static_cast<size_t>(num_rows); ++r, ++token) {
     token_ids_.host[token] = 0;
     positions_.host[token] = 0;
     *logit_row++ = token;
     query_starts_.host[r + 1] = token + 1;
     context_lengths_.host[r] = 0;
+    is_prompt_[r] = kDrawn;
     for (auto& table : page_tables_) std::fill_n(table.host + r * num_pages, num_pages, -1);
     for (auto& slots : slots_) slots.host[token] = -1;
   }
@@ -156,6 +172,7 @@ StepBatch& BatchBuilder::build_profile(OpContext& context, const ProfileShape& p
     output_rows_.host[r] = (r + 1) * tokens_per_row - 1;
     query_starts_.host[r + 1] = (r + 1) * tokens_per_row;
     context_lengths_.host[r] = static_cast<int32_t>(context_length);
+    is_prompt_[static_cast<size_t>(r)] = tokens_per_row > 1 ? kPrompt : kDrawn;
   }
   if (is_pooled) std::iota(output_rows_.host + num_rows, output_rows_.host + num_rows + num_tokens, 0);
   for (auto& table : page_tables_) std::fill_n(table.host, num_rows * num_pages, 0);

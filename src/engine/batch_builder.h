@@ -16,10 +16,11 @@ namespace quire {
 
 struct BatchLimits {
   int max_num_tokens = 0;
-  int max_num_rows = 0;                // sequences of a step
+  int max_num_rows = 0;                // of attention: sequences of a step, and parts of them
   int max_output_rows = 0;             // logits and hidden states
   int64_t max_pages_per_sequence = 0;  // logical pages, those left behind included
   int num_kv_groups = 1;
+  bool is_strict = false;  // a row's parts are rows of attention: StepRow::num_strict_parts
 };
 
 class BatchBuilder {
@@ -63,6 +64,7 @@ class BatchBuilder {
   Section<T> take(int64_t rows, int64_t columns, bool is_matrix);
   void shape(int num_rows, int num_tokens, int num_output_rows, int64_t num_pages);
   void finish(OpContext& context, int num_rows, int num_tokens);
+  int num_parts_of(const StepRow& row) const { return limits_.is_strict ? row.num_strict_parts() : 1; }
 
   Ops& ops_;
   BatchLimits limits_;
@@ -76,6 +78,7 @@ class BatchBuilder {
   Section<int32_t> context_lengths_;
   std::vector<Section<int32_t>> page_tables_;  // a KV group each
   std::vector<Section<int64_t>> slots_;
+  std::vector<uint8_t> is_prompt_;  // a row of attention each
   StepBatch batch_;
 };
 

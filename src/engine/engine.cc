@@ -84,6 +84,7 @@ Status Engine::init() {
   config.max_logit_rows = std::max(options_.max_num_seqs, 64);
   config.max_model_len = options_.max_model_len;
   config.page_size = options_.page_size;
+  config.is_strict = options_.is_strict;
   config.kv_dtype = options_.kv_dtype.value_or(options_.compute == Compute::kF32 ? DType::kF32
                                                : is_on_cpu                       ? DType::kBF16
                                                                                  : model_.activation_dtype());
@@ -142,7 +143,8 @@ Status Engine::init() {
                                                            .page_size = options_.page_size,
                                                            .group_windows = runner_->group_windows(),
                                                            .preemption = options_.preemption,
-                                                           .costs = costs},
+                                                           .costs = costs,
+                                                           .is_strict = options_.is_strict},
                                            pool_.get(), prefix_cache_.get(), swap_space_.get());
   sampler_ = std::make_unique<Sampler>(model_config.vocab_size, num_token_ids);
   if (options_.num_sampling_threads > 1) {

@@ -55,7 +55,8 @@ struct EngineOptions {
   int64_t kv_cache_memory_bytes = 0;  // 0: a share of what is available
   double memory_utilization = 0.0;    // that share; 0: 0.9 on a GPU, 0.3 on a CPU (and there 8 GiB at most)
   std::optional<DType> kv_dtype;  // none: f32 under Compute::kF32, else bf16 on the CPU and the model's dtype on a GPU
-  Compute compute = Compute::kAuto;  // as the ops were made
+  Compute compute = Compute::kAuto;  // as the ops were made; likewise:
+  bool is_strict = false;            // BackendOptions::is_strict, of a GPU
   bool has_prefix_cache = true;
   // When pages run out, the newest sequence gives way: its pages go to the swap space, or its tokens are computed
   // again.

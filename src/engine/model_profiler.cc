@@ -48,15 +48,16 @@ Result<std::vector<std::unique_ptr<AttentionPlan>>> create_attention_plans(Ops& 
                                                                            const StepBounds& bounds) {
   std::vector<std::unique_ptr<AttentionPlan>> plans;
   for (const KvGroup& group : groups) {
-    ASSIGN_OR_RETURN(auto plan, ops.create_attention_plan({.num_heads = model.config().num_heads,
-                                                           .num_kv_heads = group.num_kv_heads,
-                                                           .head_dim = group.head_dim,
-                                                           .page_size = bounds.page_size,
-                                                           .window = group.window,
-                                                           .kv_dtype = group.dtype,
-                                                           .max_num_tokens = bounds.max_num_tokens,
-                                                           .max_num_sequences = bounds.max_num_rows,
-                                                           .max_context = bounds.max_context}));
+    ASSIGN_OR_RETURN(auto plan,
+                     ops.create_attention_plan({.num_heads = model.config().num_heads,
+                                                .num_kv_heads = group.num_kv_heads,
+                                                .head_dim = group.head_dim,
+                                                .page_size = bounds.page_size,
+                                                .window = group.window,
+                                                .kv_dtype = group.dtype,
+                                                .max_num_tokens = bounds.max_num_tokens,
+                                                .max_num_sequences = bounds.max_num_rows + bounds.num_extra_parts,
+                                                .max_context = bounds.max_context}));
     plans.push_back(std::move(plan));
   }
   return plans;

@@ -23,6 +23,7 @@ struct StepBounds {
   int max_logit_rows = 0;
   int64_t max_context = 0;
   int page_size = 16;
+  int num_extra_parts = 0;  // of rows: StepPlan::num_extra_parts
 };
 
 Result<std::vector<std::unique_ptr<AttentionPlan>>> create_attention_plans(Ops& ops, const Model& model,

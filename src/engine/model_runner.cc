@@ -34,7 +34,8 @@ Status ModelRunner::init() {
       .max_num_rows = config_.max_num_seqs,
       .max_logit_rows = config_.max_logit_rows,
       .max_context = config_.max_model_len > 0 ? std::min(config_.max_model_len, model_context) : model_context,
-      .page_size = config_.page_size};
+      .page_size = config_.page_size,
+      .num_extra_parts = config_.is_strict ? kMostExtraParts : 0};
   if (config_.max_num_batched_tokens == 0 || config_.swap_space_bytes > 0) {
     ASSIGN_OR_RETURN(const auto profiler,
                      ModelProfiler::create(ops_, model_, kv_groups_, ModelProfiler::rate_bounds(ops_, bounds)));
@@ -59,10 +60,11 @@ Status ModelRunner::init() {
   arena_ = std::make_unique<Arena>(std::move(scratch));
   const BatchLimits limits = {
       .max_num_tokens = config_.max_num_batched_tokens,
-      .max_num_rows = config_.max_num_seqs,
+      .max_num_rows = config_.max_num_seqs + bounds.num_extra_parts,
       .max_output_rows = config_.max_logit_rows + config_.max_num_batched_tokens,
       .max_pages_per_sequence = (memory_plan_.max_model_len + config_.page_size - 1) / config_.page_size,
-      .num_kv_groups = static_cast<int>(kv_groups_.size())};
+      .num_kv_groups = static_cast<int>(kv_groups_.size()),
+      .is_strict = config_.is_strict};
   ASSIGN_OR_RETURN(batch_builder_, BatchBuilder::create(ops_, limits));
   ASSIGN_OR_RETURN(DeviceBuffer pages, ops_.allocate(memory_plan_.kv_bytes, "KV pages"));
   kv_cache_ = std::make_unique<KvCache>(std::move(pages), kv_groups_, config_.page_size, memory_plan_.num_pages);
@@ -175,7 +177,10 @@ Result<StepOutput> ModelRunner::forward(StepBatch& batch, Arena& arena, const Kv
 // Steps that only decode are padded to sizes that many of them share, and repeated as recordings.
 BatchBuilder::Padding ModelRunner::padding_of(const StepPlan& plan) const {
   const int num_rows = static_cast<int>(plan.rows.size());
-  const bool is_decode = plan.num_tokens == num_rows && plan.num_logit_rows == num_rows && plan.num_hidden_rows == 0;
+  bool is_decode = plan.num_tokens == num_rows && plan.num_logit_rows == num_rows && plan.num_hidden_rows == 0;
+  if (config_.is_strict) {  // the last token of a prompt is no drawn one
+    for (const StepRow& row : plan.rows) is_decode &= row.num_prompt_tokens() == 0;
+  }
   BatchBuilder::Padding padding;
   if (is_decode && ops_.can_record()) {
     padding.num_rows = StepRecordings::padded_rows(num_rows, config_.max_num_seqs);

@@ -39,6 +39,7 @@ struct ModelRunnerConfig {
   double memory_share = 0.0;
   int64_t most_kv_bytes = INT64_MAX;
   int64_t available_bytes = 0;
+  bool is_strict = false;        // BackendOptions::is_strict
   int64_t swap_space_bytes = 0;  // of host memory, for pages of sequences that had to give way
   int64_t sampling_bytes = 0;    // of the device's memory, that others take
 };

@@ -206,6 +206,11 @@ int64_t Scheduler::largest_chunk(const Sequence& sequence) const {
   } else if (rows_left <= 0 && sequence.pooling == Pooling::kNone) {
     chunk = std::min(chunk, num_left(sequence) - 1);
   }
+  if (config_.is_strict) {
+    const int64_t num_of_prompt = std::max<int64_t>(sequence.num_prompt_tokens - sequence.num_computed_tokens, 0);
+    const int64_t num_drawn = kMostExtraParts - plan_.num_extra_parts + (num_of_prompt > 0 ? 0 : 1);
+    chunk = std::min(chunk, num_of_prompt + num_drawn);
+  }
   return chunk;
 }
 
@@ -260,6 +265,7 @@ void Scheduler::add_row(Sequence& sequence, int64_t num_tokens) {
   }
   plan_.num_tokens += row.num_tokens;
   plan_.num_logit_rows += row.num_logit_rows;
+  if (config_.is_strict) plan_.num_extra_parts += row.num_strict_parts() - 1;
   plan_.rows.push_back(row);
   sequence.num_stalled_steps = 0;
   charge(sequence, row.first_position, end);
@@ -348,7 +354,7 @@ Sequence* Scheduler::fork(Sequence& parent, int choice_index) {
 
 void Scheduler::keep_pages(Sequence& sequence) {
   if (prefix_cache_ == nullptr) return;
-  const int64_t num_full = sequence.num_computed_tokens / config_.page_size;
+  const int64_t num_full = std::min(sequence.num_computed_tokens, num_shareable_tokens(sequence)) / config_.page_size;
   while (sequence.num_kept_pages < num_full) {
     const auto tokens = std::span<const int32_t>(sequence.token_ids)
                             .subspan(static_cast<size_t>(sequence.num_kept_pages * config_.page_size),

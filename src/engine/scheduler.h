@@ -38,6 +38,10 @@ struct SchedulerConfig {
   // was given nothing to read, goes before all others from then on.
   int max_passed_over = 256;
   int max_stalled_steps = 256;
+  // Attention has one order of sums for tokens of prompts and one for drawn tokens, and what it gives must not depend
+  // on which of them are computed together: pages that drawn tokens are in are kept for nobody, and few of them are
+  // computed again in one step.
+  bool is_strict = false;
 };
 
 class Scheduler {
@@ -109,6 +113,10 @@ class Scheduler {
   void insert_in_order(std::unique_ptr<Sequence> sequence, bool is_running);
   void put_due_first();
   bool is_scheduled(const Sequence& sequence) const;
+  // Of a sequence's tokens, those whose pages others may use, or which it may take from others.
+  int64_t num_shareable_tokens(const Sequence& sequence) const {
+    return config_.is_strict ? sequence.num_prompt_tokens : sequence.num_tokens();
+  }
 
   bool reads_before(const Sequence& a, const Sequence& b) const;
   bool can_admit_before(const Sequence* reader);

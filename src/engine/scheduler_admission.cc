@@ -73,8 +73,9 @@ bool Scheduler::find_prefix(Sequence& sequence) {
   // A sequence whose prompt logits are wanted computes every position.
   if (prefix_cache_ == nullptr || sequence.needs_every_position()) return true;
   // The last position is always computed, so that there are logits.
-  const int64_t num_found = prefix_cache_->find(sequence.scope(), sequence.token_ids, sequence.num_tokens() - 1,
-                                                &found_pages_, &sequence.cache_node);
+  const int64_t most = std::min(sequence.num_tokens() - 1, num_shareable_tokens(sequence));
+  const int64_t num_found =
+      prefix_cache_->find(sequence.scope(), sequence.token_ids, most, &found_pages_, &sequence.cache_node);
   const bool can_go_on = !await_pages(sequence, num_found);
   if (can_go_on) {
     sequence.num_computed_tokens = num_found;
@@ -95,7 +96,8 @@ bool Scheduler::await_pages(Sequence& sequence, int64_t num_found) {
   const int64_t page_size = config_.page_size;
   int64_t most = num_found;
   for (const auto& other : running_) {
-    const int64_t num_pages = std::min(other->num_tokens(), sequence.num_tokens() - 1) / page_size;
+    const int64_t num_pages =
+        std::min({num_shareable_tokens(*other), num_shareable_tokens(sequence), sequence.num_tokens() - 1}) / page_size;
     const bool has_more = num_pages * page_size > most && num_pages > other->num_kept_pages;
     // One of lower priority may itself have to wait long.
     if (!has_more || other->priority > sequence.priority) continue;

@@ -2,6 +2,7 @@
 // turned into tensors by engine/batch_builder. Constant once made.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -24,7 +25,17 @@ struct StepRow {
   int first_hidden_row = 0;  // in the step's hidden states
 
   int64_t end_position() const { return first_position + num_tokens; }
+  // Its tokens that are of the prompt come first; the others were drawn.
+  int num_prompt_tokens() const {
+    return static_cast<int>(std::clamp<int64_t>(sequence->num_prompt_tokens - first_position, 0, num_tokens));
+  }
+  // Where bits must not depend on what is computed together, attention takes prompt and drawn tokens apart, and each
+  // drawn one by itself.
+  int num_strict_parts() const { return std::min(num_prompt_tokens(), 1) + num_tokens - num_prompt_tokens(); }
 };
+
+// So many parts more than sequences may a step have: drawn tokens that are computed again.
+constexpr int kMostExtraParts = 64;
 
 // What is copied, in this order, before anything is written: pages out to the swap space (this very step may give them
 // to others), pages back from it, pages inside the pool.
@@ -36,6 +47,7 @@ struct StepPlan {
   int num_tokens = 0;
   int num_logit_rows = 0;
   int num_hidden_rows = 0;
+  int num_extra_parts = 0;  // of rows, beside one each; only where bits must not depend on what is computed together
   int num_decode_rows = 0;  // leading rows of one token that ends in a sample
   int num_preempted = 0;    // sequences that gave way
   int num_swapped_out = 0;  // of them, those whose pages are kept in the swap space; the others compute again
@@ -44,8 +56,8 @@ struct StepPlan {
   void clear() {
     rows.clear();
     clear_copies();
-    num_tokens = num_logit_rows = num_hidden_rows = num_decode_rows = num_preempted = num_swapped_out = num_swapped_in =
-        0;
+    num_tokens = num_logit_rows = num_hidden_rows = num_extra_parts = num_decode_rows = 0;
+    num_preempted = num_swapped_out = num_swapped_in = 0;
   }
   void clear_copies() {
     swap_outs.clear();
