@@ -54,7 +54,7 @@ fi
 
 if wants sanitizer; then
   compute-sanitizer --tool memcheck "$build/src/ops/cuda_ops_test" --gtest_brief=1 \
-    --gtest_filter="${QUIRE_SANITIZER_FILTER:-CudaElementwise.Add:CudaRope.*:CudaPages.*:CudaAttention.One*:CudaFused.Rope*:CudaF8.Fused*:CudaInt8.*:CudaAttention.Converted*:CudaRecording*}" \
+    --gtest_filter="${QUIRE_SANITIZER_FILTER:-CudaElementwise.Add:CudaRope.*:CudaPages.*:CudaAttention.One*:CudaFused.Rope*:CudaF8.Fused*:CudaInt8.*:CudaAttention.Converted*:CudaRecording*:CudaLogits.*}" \
     >"$out/sanitizer.log" 2>&1 || failed=1
   tail -n 15 "$out/sanitizer.log"
 fi
