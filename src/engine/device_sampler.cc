@@ -147,6 +147,19 @@ bool DeviceSampler::add(int row, const SampleCall& call) {
   return true;
 }
 
+bool DeviceSampler::add_given(int row, int32_t token_id, int num_top) {
+  if (num_top > limits_.max_logprobs) return false;
+  add_check(row);
+  Row& own = rows_[static_cast<size_t>(row)];
+  own.given_id = token_id;
+  own.logprobs = static_cast<int>(logprobs_rows_.size());
+  logprobs_rows_.push_back({.row = row,
+                            .num_token_ids = static_cast<int32_t>(limits_.vocab_size),
+                            .num_top = num_top,
+                            .given_id = token_id});
+  return true;
+}
+
 void DeviceSampler::prepare(ThreadPool* pool) {
   for (size_t r = 0; r < rows_.size(); ++r) {
     if (!rows_[r].is_drawn) host_rows_.push_back(static_cast<int>(r));
@@ -237,14 +250,15 @@ Result<Sample> DeviceSampler::sample_of(int row) const {
   const char* const answer = static_cast<const char*>(host_answer_.data());
   const int32_t token = reinterpret_cast<const int32_t*>(answer + answer_parts_.ids)[row];
   if (token < 0) return own.is_excluded ? Sampler::all_excluded() : Sampler::not_numbers();
-  Sample sample = {.token_id = token, .logprobs = {}};
+  Sample sample = {.token_id = own.given_id >= 0 ? own.given_id : token, .logprobs = {}};
   if (own.logprobs >= 0) {
     const LogprobsResult& result =
         reinterpret_cast<const LogprobsResult*>(answer + answer_parts_.results)[own.logprobs];
     const TopToken* const top =
         reinterpret_cast<const TopToken*>(answer + answer_parts_.top) + int64_t{own.logprobs} * limits_.max_logprobs;
     const LogprobsRow& wanted = logprobs_rows_[static_cast<size_t>(own.logprobs)];
-    sample.logprobs = Sampler::logprobs_from(result, {top, static_cast<size_t>(result.num_top)}, token, wanted.scale);
+    sample.logprobs =
+        Sampler::logprobs_from(result, {top, static_cast<size_t>(result.num_top)}, sample.token_id, wanted.scale);
   }
   return sample;
 }

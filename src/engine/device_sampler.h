@@ -37,6 +37,8 @@ class DeviceSampler {
   // False where the host must sample. That depends on the request alone, so that its tokens do not depend on others:
   // the host draws by other sums. The call stays valid until enqueue; its logits are not read.
   bool add(int row, const SampleCall& call);
+  // The log-probabilities of a prompt's token in this row, as the model has them. False as above.
+  bool add_given(int row, int32_t token_id, int num_top);
   // Writes masks and lists. With a pool side by side.
   void prepare(ThreadPool* pool);
 
@@ -78,7 +80,8 @@ class DeviceSampler {
     bool is_drawn = false;
     bool is_adjusted = false;
     bool is_excluded = false;  // of all tokens none may come
-    int logprobs = -1;         // the entry of logprobs_rows_
+    int32_t given_id = -1;
+    int logprobs = -1;  // the entry of logprobs_rows_
   };
 
   DeviceSampler(Ops& ops, const Limits& limits) : ops_(ops), limits_(limits) {}

@@ -148,7 +148,10 @@ TEST_F(DeviceSamplerTest, GreedyAnswersAreThoseOfTheHost) {
     for (size_t i = 0; i < jobs.size(); ++i) {
       SCOPED_TRACE("request " + std::to_string(i));
       ASSERT_EQ(sinks[i]->choices.size(), expected[i]->choices.size());
-      EXPECT_EQ(sinks[i]->prompt_logprobs.size(), expected[i]->prompt_logprobs.size());
+      ASSERT_EQ(sinks[i]->prompt_logprobs.size(), expected[i]->prompt_logprobs.size());
+      for (size_t t = 0; t < sinks[i]->prompt_logprobs.size(); ++t) {
+        expect_near(sinks[i]->prompt_logprobs[t], expected[i]->prompt_logprobs[t]);
+      }
       for (size_t c = 0; c < sinks[i]->choices.size(); ++c) {
         const RecordingSink::Choice& own = sinks[i]->choices[c];
         const RecordingSink::Choice& other = expected[i]->choices[c];
@@ -169,7 +172,6 @@ TEST_F(DeviceSamplerTest, RowsOfLogitsAreNotTaken) {
     jobs.push_back(random_job());
     jobs.back().sampling.n = 1;
     jobs.back().sampling.typical_p = 1.0f;
-    jobs.back().sampling.num_prompt_logprobs = -1;
     jobs.back().sampling.temperature = 0.8f;
     jobs.back().sampling.allowed_token_ids.clear();
   }
@@ -253,9 +255,11 @@ TEST_F(DeviceSamplerTest, ErrorsSayWhatWentWrong) {
   jobs[2].sampling.allowed_token_ids = {1};
   jobs[2].sampling.banned_token_ids = {1};
   jobs[2].sampling.num_logprobs = 3;
+  jobs.push_back(jobs[0]);
+  jobs[5].sampling.num_prompt_logprobs = 1;
   PlainDevice device;
   const auto sinks = run(device, options(), jobs);
-  for (const size_t i : {0u, 1u}) {
+  for (const size_t i : {0u, 1u, 5u}) {
     EXPECT_EQ(sinks[i]->choices[0].finish_reason, FinishReason::kError);
     EXPECT_EQ(sinks[i]->choices[0].error.message(), Sampler::not_numbers().message());
   }

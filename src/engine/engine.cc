@@ -328,12 +328,18 @@ void Engine::plan_sampling(const StepPlan& plan) {
   device_sampler_->begin(plan.num_logit_rows);
   for (const StepRow& row : plan.rows) {
     const Sequence& sequence = *row.sequence;
-    if (row.num_logit_rows != 1 || sequence.num_seats > 1) continue;
-    if (sequence.next_prompt_logit < sequence.num_prompt_tokens - 1) continue;
-    if (row.end_position() < sequence.num_tokens()) {
-      device_sampler_->add_check(row.first_logit_row);  // inside a prompt
-    } else {
-      (void)device_sampler_->add(row.first_logit_row, sample_call(owner_of(sequence), sequence, {}));
+    if (row.num_logit_rows == 0) continue;
+    const ActiveRequest& request = owner_of(sequence);
+    int64_t position = row.end_position() - row.num_logit_rows;
+    for (int r = row.first_logit_row; r < row.first_logit_row + row.num_logit_rows; ++r, ++position) {
+      if (position >= sequence.next_prompt_logit && position < sequence.num_prompt_tokens - 1) {
+        const int32_t next = sequence.token_ids[static_cast<size_t>(position + 1)];
+        (void)device_sampler_->add_given(r, next, request.sampling.num_prompt_logprobs);
+      } else if (position + 1 < sequence.num_tokens()) {
+        device_sampler_->add_check(r);
+      } else if (sequence.num_seats == 1) {
+        (void)device_sampler_->add(r, sample_call(request, sequence, {}));
+      }
     }
   }
   device_sampler_->prepare(parallel_sampler_ == nullptr ? nullptr : &parallel_sampler_->pool());

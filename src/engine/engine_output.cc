@@ -154,9 +154,14 @@ Status Engine::read_prompt_logprobs(ActiveRequest& request, const StepRow& row, 
   CHECK(first == sequence.next_prompt_logit);
   const int64_t end = std::min(row.end_position(), sequence.num_prompt_tokens - 1);
   for (int64_t position = first; position < end; ++position) {
+    const int r = row.first_logit_row + static_cast<int>(position - first);
+    if (device_sampler_ != nullptr && device_sampler_->is_drawn(r)) {
+      ASSIGN_OR_RETURN(Sample given, device_sampler_->sample_of(r));
+      request.prompt_logprobs.push_back(std::move(given.logprobs));
+      continue;
+    }
     ASSIGN_OR_RETURN(TokenLogprobs entry,
-                     sampler_->logprobs_of(logit_row(logits, row.first_logit_row + static_cast<int>(position - first)),
-                                           sequence.token_ids[static_cast<size_t>(position + 1)],
+                     sampler_->logprobs_of(logit_row(logits, r), sequence.token_ids[static_cast<size_t>(position + 1)],
                                            request.sampling.num_prompt_logprobs));
     request.prompt_logprobs.push_back(std::move(entry));
   }

@@ -68,7 +68,8 @@ void logprobs_rows(ConstTensorView logits, const LogprobsCall& call) {
     const float* const data = row.kept_row >= 0 ? call.kept.data<float>() + row.kept_row * call.kept.stride(0)
                                                 : logits.data<float>() + row.row * logits.stride(0);
     const int64_t size = std::min<int64_t>(logits.size(1), row.num_token_ids);
-    call.results[r] = logprobs_row(data, row, size, call.ids[row.row], top);
+    const int32_t drawn = call.ids[row.row];
+    call.results[r] = logprobs_row(data, row, size, drawn >= 0 && row.given_id >= 0 ? row.given_id : drawn, top);
     std::copy(top.begin(), top.end(), call.top + int64_t{r} * call.most_top);
   }
 }

@@ -78,6 +78,7 @@ struct LogprobsRow {
   int32_t kept_row = -1;      // >= 0: this row of LogprobsCall::kept in place of the logits
   int32_t num_token_ids = 0;  // ids from here on do not count
   int32_t num_top = 0;        // at most LogprobsCall::most_top
+  int32_t given_id = -1;      // >= 0: this token is told of, not the one that was drawn
   float scale = 1.0f;         // 1 / temperature
 };
 
@@ -85,7 +86,7 @@ struct LogprobsResult {
   uint64_t total = 0;  // sum of e^((logit - best) * scale), each in whole steps; 0: no token was drawn, and the
                        // rest says nothing
   float best = 0.0f;
-  float drawn = 0.0f;   // the logit of the token that was drawn
+  float drawn = 0.0f;   // the logit of the token that was drawn, or given
   int32_t rank = 0;     // 1: no token is better; of equal ones the lower id is
   int32_t num_top = 0;  // tokens with a logit of minus infinity are never among the best
 };

@@ -185,7 +185,8 @@ __global__ void __launch_bounds__(kThreads) logprobs_kernel(const LogprobsArgs a
   const float* const logits =
       row.kept_row >= 0 ? args.kept + row.kept_row * args.kept_stride : args.logits + row.row * args.stride;
   const int size = min(args.size, row.num_token_ids);
-  const int32_t drawn_id = args.call.ids[row.row];
+  int32_t drawn_id = args.call.ids[row.row];
+  if (drawn_id >= 0 && row.given_id >= 0) drawn_id = row.given_id;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if (drawn_id < 0 || drawn_id >= size) {

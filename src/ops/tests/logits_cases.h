@@ -108,6 +108,7 @@ inline LogprobsCase make_logprobs_case(TestRandom& random, int64_t size) {
                              .kept_row = num_top == 20 ? (r + 1) % 12 : -1,
                              .num_token_ids = static_cast<int32_t>(is_cut ? std::max<int64_t>(1, size - 3) : size),
                              .num_top = num_top,
+                             .given_id = num_top == 1 ? static_cast<int32_t>(size - 1) / 2 : -1,
                              .scale = r % 2 == 0 ? 1.0f : 1.0f / 0.7f});
     }
   }

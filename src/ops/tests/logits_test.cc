@@ -77,7 +77,8 @@ TEST(Logprobs, AreThoseOfDoubles) {
       SCOPED_TRACE("row " + std::to_string(r) + " of " + std::to_string(size));
       const int64_t num_ids = std::min<int64_t>(size, row.num_token_ids);
       const float* const values = test.logits.data() + (row.kept_row >= 0 ? row.kept_row : row.row) * size;
-      const int32_t drawn = test.ids[static_cast<size_t>(row.row)];
+      const int32_t in_row = test.ids[static_cast<size_t>(row.row)];
+      const int32_t drawn = in_row >= 0 && row.given_id >= 0 ? row.given_id : in_row;
       if (drawn < 0 || drawn >= num_ids) {
         EXPECT_EQ(results[r].total, 0u);
         continue;
