@@ -32,9 +32,9 @@ def free_port():
 
 
 class Server:
-    def __init__(self, quire, model, *flags):
+    def __init__(self, quire, model, *flags, compute="f32"):
         self.port = free_port()
-        command = [quire, "serve", model, "--port", str(self.port), "--compute", "f32", "--log-level", "error", *flags]
+        command = [quire, "serve", model, "--port", str(self.port), "--compute", compute, "--log-level", "error", *flags]
         self.process = subprocess.Popen(command)
         for _ in range(600):
             try:
@@ -55,7 +55,8 @@ class Server:
 
     def complete(self, body):
         choices = self.post("/v1/completions", body)["choices"]
-        return Answer("\n".join(choice["text"] for choice in choices), [choice.get("logprobs") for choice in choices])
+        return Answer("\n".join(choice["text"] for choice in choices), [choice.get("logprobs") for choice in choices],
+                      choices[0].get("prompt_logprobs") or [])
 
     def complete_all(self, bodies):
         with concurrent.futures.ThreadPoolExecutor(len(bodies)) as pool:
@@ -77,8 +78,9 @@ class Server:
 class Answer:
     """A text, and the log-probabilities of its tokens and of the best ones in their places, by token."""
 
-    def __init__(self, text, logprobs):
+    def __init__(self, text, logprobs, of_prompt):
         self.text = text
+        self.of_prompt = of_prompt
         self.logprobs = []
         for told in logprobs:
             if told:
@@ -90,6 +92,10 @@ class Answer:
             return f"{self.text!r} instead of {other.text!r}"
         if len(self.logprobs) != len(other.logprobs):
             return f"{len(self.logprobs)} log-probabilities instead of {len(other.logprobs)}"
+        for own, its in zip(self.of_prompt, other.of_prompt, strict=True):
+            for token in set(own or {}) & set(its or {}):
+                if not abs(own[token]["logprob"] - its[token]["logprob"]) < 1e-3:
+                    return f"in the prompt {own} instead of {its}"
         for (token, own, own_best), (_, its, its_best) in zip(self.logprobs, other.logprobs):
             # The last of the best may be another one that is as good.
             both = set(own_best or {}) & set(its_best or {})
@@ -116,6 +122,8 @@ def sampling_of(rng, i):
         fields |= {"repetition_penalty": 1.3, "presence_penalty": 0.4, "frequency_penalty": 0.2}
     if i % 4 == 1:
         fields["logit_bias"] = {str(rng.randrange(3, 200)): rng.uniform(-4, 4) for _ in range(20)}
+    if i % 7 == 3:
+        fields["prompt_logprobs"] = 3
     if i % 5 == 0:
         fields |= {"ignore_eos": False, "min_tokens": 5}
     if i % 6 == 1:
@@ -171,7 +179,7 @@ def main():
             if code != 0:
                 failures.append(f"start {start}: the server ended with {code}")
     print(f"{sum('response_format' in body for body in bodies)} under a schema, {sum('repetition_penalty' in body for body in bodies)} with penalties, "
-          f"{sum(len(answer.logprobs) for answer in expected)} log-probabilities")
+          f"{sum(len(answer.logprobs) for answer in expected)} log-probabilities, {sum(len(answer.of_prompt) for answer in expected)} of prompts")
     for failure in failures:
         print("FAILED:", failure)
     print(f"{len(bodies)} prompts, 6 turns, {len(vectors)} embeddings of {len(vectors[0])}: {'wrong' if failures else 'equal'}")
