@@ -125,7 +125,7 @@ StepBatch& BatchBuilder::build(OpContext& context, const StepPlan& plan, const P
       done += count;
       query_starts_.host[r + 1] = token + done;
       context_lengths_.host[r] = static_cast<int32_t>(row.first_position + done);
-      const bool has_others = row.num_tokens - row.num_prompt_tokens() > 1;
+      const bool has_others = row.num_tokens > 1;
       is_prompt_[r] = is_prompt ? kPrompt : limits_.is_strict && has_others ? kDrawnBesideOthers : kDrawn;
       for (size_t g = 0; g < page_tables_.size(); ++g) {
         const PageTable& table = sequence.tables[g];

@@ -7,7 +7,7 @@ namespace quire {
 
 constexpr uint8_t kDrawn = 0;   // one drawn token
 constexpr uint8_t kPrompt = 1;  // tokens of the prompt
-// One of several drawn tokens of a sequence that are computed in the same step: it sees keys that others of them write.
+// A drawn token that is computed together with others of its sequence: it sees keys that the same step writes.
 constexpr uint8_t kDrawnBesideOthers = 2;
 
 }  // namespace quire

@@ -1,5 +1,6 @@
 // Attention over pages on the GPU: the plan, the call and the table of kernel rows. A step is taken in two parts that
-// choose their rows apart: sequences with one query (decode) and sequences with more (prefill).
+// choose their rows apart: sequences with one query (decode) and sequences with more (prefill); where the number of
+// queries shall change no bits, those with a drawn token and those with tokens of their prompt.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -79,11 +80,14 @@ class CudaAttentionPlan final : public AttentionPlan {
            static_cast<uint64_t>(num_prefill_items);
   }
   int64_t device_bytes() const override {
-    return decode_items.num_bytes() + prefill_items.num_bytes() + prefill_sequences.num_bytes() +
-           converted.num_bytes() + partials.num_bytes() + counters.num_bytes();
+    return takes_prefill.num_bytes() + decode_items.num_bytes() + prefill_items.num_bytes() +
+           prefill_sequences.num_bytes() + converted.num_bytes() + partials.num_bytes() + counters.num_bytes();
   }
 
   AttentionGeometry geometry;
+  // The part of a sequence goes by AttentionBatch::host_is_prompt, not by its number of queries.
+  bool is_strict = false;
+  DeviceBuffer takes_prefill;      // [num_sequences] bytes; only where strict
   DeviceBuffer decode_items;       // DecodeItem[num_decode_items]
   DeviceBuffer prefill_items;      // PrefillItem[num_prefill_items], of each pass longest first
   DeviceBuffer prefill_sequences;  // PrefillSequence[num_prefill_sequences]
@@ -95,6 +99,8 @@ class CudaAttentionPlan final : public AttentionPlan {
   int num_prefill_items = 0;
   int num_decode_sequences = 0;
   bool has_several_chunks = false;  // some sequence that decodes
+  // Rows of one query may be tokens of one sequence: some see keys that others of them write in the same step.
+  bool shares_new_keys = false;
   int num_prefill_sequences = 0;
   std::vector<PrefillPass> passes;
 };
@@ -114,7 +120,7 @@ struct AttentionCall {
 
 std::span<const KernelRow<AttentionCall>> attention_rows();
 
-Result<std::unique_ptr<AttentionPlan>> create_attention_plan(const AttentionGeometry& geometry);
+Result<std::unique_ptr<AttentionPlan>> create_attention_plan(const AttentionGeometry& geometry, bool is_strict = false);
 void plan_attention(cudaStream_t stream, CudaAttentionPlan& plan, const AttentionBatch& batch);
 
 // Both parts of a step; checks the shapes.

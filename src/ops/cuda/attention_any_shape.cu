@@ -29,7 +29,8 @@ struct Args {
   float soft_cap;
   int window;
   bool is_causal;
-  bool takes_decode;  // sequences with one query, else those with more
+  bool takes_decode;             // sequences with one query, else those with more
+  const uint8_t* takes_prefill;  // or null; of each sequence, instead of the number of its queries
 };
 
 // The largest or the sum over the block, known to all threads.
@@ -67,7 +68,8 @@ __global__ void attention_kernel(T* out, const T* q, Args args) {
   while (sequence < args.num_sequences && args.query_starts[sequence + 1] <= token) ++sequence;
   if (sequence == args.num_sequences) return;
   const int num_queries = args.query_starts[sequence + 1] - args.query_starts[sequence];
-  if ((num_queries == 1) != args.takes_decode) return;
+  const bool is_decode = args.takes_prefill != nullptr ? args.takes_prefill[sequence] == 0 : num_queries == 1;
+  if (is_decode != args.takes_decode) return;
 
   // The last key that is seen.
   const int position = args.context_lengths[sequence] - (args.is_causal ? args.query_starts[sequence + 1] - token : 1);
@@ -146,7 +148,8 @@ void attention_any_shape(const AttentionCall& call) {
                   .soft_cap = call.params.soft_cap,
                   .window = call.params.window,
                   .is_causal = call.params.is_causal,
-                  .takes_decode = call.part == StepPart::kDecode};
+                  .takes_decode = call.part == StepPart::kDecode,
+                  .takes_prefill = static_cast<const uint8_t*>(call.plan.takes_prefill.data())};
   const dim3 grid(static_cast<unsigned>(batch.num_tokens), static_cast<unsigned>(args.num_heads));
   const size_t shared_bytes = 2 * sizeof(float) * static_cast<size_t>(call.kv.head_dim);
   CHECK(shared_bytes <= 47 * 1024);

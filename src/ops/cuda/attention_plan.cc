@@ -1,6 +1,7 @@
 // The host's part of attention on the GPU: which chunks and tiles a step has, and the choice of a row for each part.
 #include <algorithm>
 
+#include "ops/attention_parts.h"
 #include "ops/cuda/attention.h"
 #include "ops/cuda/cuda_support.h"
 #include "ops/host_memory.h"
@@ -50,9 +51,10 @@ int padded_count(int count) {
 
 }  // namespace
 
-Result<std::unique_ptr<AttentionPlan>> create_attention_plan(const AttentionGeometry& geometry) {
+Result<std::unique_ptr<AttentionPlan>> create_attention_plan(const AttentionGeometry& geometry, bool is_strict) {
   auto plan = std::make_unique<CudaAttentionPlan>();
   plan->geometry = geometry;
+  plan->is_strict = is_strict;
   const int64_t num_sequences = std::max(1, geometry.max_num_sequences);
   const int64_t max_items = padded_count(static_cast<int>(num_sequences) * kMaxDecodeChunks);
   const int64_t max_tiles = num_sequences + geometry.max_num_tokens / kPrefillTileRows + 1;
@@ -61,7 +63,10 @@ Result<std::unique_ptr<AttentionPlan>> create_attention_plan(const AttentionGeom
   ASSIGN_OR_RETURN(plan->prefill_sequences, allocate_zeros(num_sequences * int64_t{sizeof(PrefillSequence)}));
   ASSIGN_OR_RETURN(plan->host_items,
                    allocate_pinned(max_items * int64_t{sizeof(DecodeItem)} + max_tiles * int64_t{sizeof(PrefillItem)} +
-                                   num_sequences * int64_t{sizeof(PrefillSequence)}));
+                                   num_sequences * int64_t{sizeof(PrefillSequence)} + num_sequences));
+  if (is_strict) {
+    ASSIGN_OR_RETURN(plan->takes_prefill, allocate_zeros(num_sequences));
+  }
   ASSIGN_OR_RETURN(plan->partials, allocate_zeros(max_items * geometry.num_heads * (geometry.head_dim + 2) * 4));
   ASSIGN_OR_RETURN(plan->counters, allocate_zeros(num_sequences * geometry.num_heads * 4));
   if (has_kv_scales(geometry.kv_dtype) && geometry.head_dim <= kMostConvertedDim) {
@@ -81,6 +86,16 @@ void plan_attention(cudaStream_t stream, CudaAttentionPlan& plan, const Attentio
       reinterpret_cast<PrefillItem*>(static_cast<char*>(plan.host_items.data()) + plan.decode_items.num_bytes());
   PrefillSequence* const prefill_sequences =
       reinterpret_cast<PrefillSequence*>(reinterpret_cast<char*>(prefill_items) + plan.prefill_items.num_bytes());
+  uint8_t* const takes_prefill = reinterpret_cast<uint8_t*>(prefill_sequences) + plan.prefill_sequences.num_bytes();
+  if (plan.is_strict) {
+    CHECK(batch.host_is_prompt.size() == static_cast<size_t>(batch.num_sequences));
+    std::transform(batch.host_is_prompt.begin(), batch.host_is_prompt.end(), takes_prefill,
+                   [](uint8_t is_prompt) { return static_cast<uint8_t>(is_prompt == kPrompt); });
+  }
+  plan.shares_new_keys = plan.is_strict && std::find(batch.host_is_prompt.begin(), batch.host_is_prompt.end(),
+                                                     kDrawnBesideOthers) != batch.host_is_prompt.end();
+  const auto num_queries_of = [&](size_t i) { return batch.host_query_starts[i + 1] - batch.host_query_starts[i]; };
+  const auto is_decode = [&](size_t i) { return num_queries_of(i) == 1 && !(plan.is_strict && takes_prefill[i] != 0); };
   int num_decode = 0;
   int num_prefill = 0;
   plan.num_decode_sequences = 0;
@@ -93,10 +108,11 @@ void plan_attention(cudaStream_t stream, CudaAttentionPlan& plan, const Attentio
                                  : INT64_MAX;
   for (int s = 0; s < batch.num_sequences; ++s) {
     const size_t i = static_cast<size_t>(s);
-    const int num_queries = batch.host_query_starts[i + 1] - batch.host_query_starts[i];
-    if (num_queries == 1) {
+    const int num_queries = num_queries_of(i);
+    if (is_decode(i)) {
       ++plan.num_decode_sequences;
-    } else if (num_queries > 1) {
+    } else if (num_queries > 0) {
+      CHECK(!plan.is_strict || takes_prefill[i] != 0);
       const int length = batch.host_context_lengths[i];
       const int window = plan.geometry.window;
       const int first_key = window > 0 ? std::max(0, length - num_queries - window + 1) : 0;
@@ -139,7 +155,7 @@ void plan_attention(cudaStream_t stream, CudaAttentionPlan& plan, const Attentio
   for (const bool takes_whole : {true, false}) {
     for (int s = 0; s < batch.num_sequences; ++s) {
       const size_t i = static_cast<size_t>(s);
-      if (batch.host_query_starts[i + 1] - batch.host_query_starts[i] != 1) continue;
+      if (!is_decode(i)) continue;
       const int length = batch.host_context_lengths[i];
       int chunk_size = kDecodeChunk;
       while (ceil_div(length, chunk_size) > kUsualDecodeChunks) chunk_size *= 2;
@@ -175,6 +191,9 @@ void plan_attention(cudaStream_t stream, CudaAttentionPlan& plan, const Attentio
   copy_items<PrefillItem>(stream, plan.prefill_items, prefill);
   copy_items<PrefillSequence>(stream, plan.prefill_sequences,
                               {prefill_sequences, static_cast<size_t>(plan.num_prefill_sequences)});
+  if (plan.is_strict) {
+    copy_items<uint8_t>(stream, plan.takes_prefill, {takes_prefill, static_cast<size_t>(batch.num_sequences)});
+  }
 }
 
 void attention(AttentionCall call, std::string_view forced_row) {
@@ -196,6 +215,9 @@ void attention(AttentionCall call, std::string_view forced_row) {
   CHECK(call.params.is_causal || call.params.window == 0);
   if (call.plan.num_decode_sequences > 0) {
     call.part = StepPart::kDecode;
+    // The row asks for all keys but the last ones while the kernel ahead, which writes the step's, still runs. What is
+    // no kernel waits for its end, and the row for that: a counter is zero between launches.
+    if (call.plan.shares_new_keys) CUDA_CHECK(cudaMemsetAsync(call.plan.counters.data(), 0, 4, call.stream));
     choose_row(attention_rows(), call, forced_row).launch(call);
   }
   if (call.plan.num_prefill_sequences > 0) {

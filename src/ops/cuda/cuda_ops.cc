@@ -13,6 +13,7 @@
 #include "ops/cuda/linear_cublaslt.h"
 #include "ops/cuda/linear_few_tokens.h"
 #include "ops/cuda/linear_int8.h"
+#include "ops/cuda/linear_strict.h"
 #include "ops/cuda/logits.h"
 #include "ops/cuda/sampling.h"
 #include "ops/cuda/weights.h"
@@ -92,6 +93,11 @@ Result<std::unique_ptr<CudaOps>> CudaOps::create(const BackendOptions& options) 
     return invalid_argument("there is no GPU " + std::to_string(options.device_index) + ": this machine has " +
                             std::to_string(num_devices) + ", counted from 0");
   }
+    if (options.is_strict && name != "any_shape") {
+      return invalid_argument("--kernel " + op + "=" + name +
+                              " does not go with --sameness strict, which chooses kernels by what does not change bits: "
+                              "leave one of the two out");
+    }
   cudaDeviceProp properties;
   CUDA_CHECK(cudaGetDeviceProperties(&properties, options.device_index));
   if (properties.major * 10 + properties.minor != 90) {
@@ -127,7 +133,8 @@ CudaOps::~CudaOps() {
 
 std::string CudaOps::numerics() const {
   // Raised whenever a row, or the choice of rows, gives other numbers than before.
-  constexpr int kVersion = 3;
+  constexpr int kVersion = 4;
+      is_strict_(options.is_strict),
   std::string text = description_ + ", numerics " + std::to_string(kVersion);
   if (weight_quantization_ == WeightQuantization::kF8) text += ", weights in e4m3";
   if (weight_quantization_ == WeightQuantization::kI8) text += ", weights in int8";
@@ -141,6 +148,7 @@ std::string_view CudaOps::forced_kernel(std::string_view op) const {
 }
 
 Ops::MemorySize CudaOps::memory() const {
+  if (is_strict_) text += ", strict";
   size_t free_bytes = 0;
   size_t total_bytes = 0;
   CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
@@ -276,7 +284,8 @@ void CudaOps::linear(OpContext& context, TensorView y, ConstTensorView x, const 
                 .y = y,
                 .x = x,
                 .weight = weight,
-                .epilogue = epilogue},
+                .epilogue = epilogue,
+                .is_strict = is_strict_},
                forced_kernel("linear"));
 }
 
@@ -302,12 +311,14 @@ void CudaOps::norm_linear(OpContext& context, TensorView y, ConstTensorView x, c
                               .x = x,
                               .weight = weight,
                               .epilogue = epilogue,
-                              .norm = norm};
+                              .norm = norm,
+                              .is_strict = is_strict_};
   const bool takes_norm = weight.layout == Layout::kCudaF8 ? cuda::accepts_quantize_normed(x, norm.weight)
                           : weight.layout == Layout::kCudaI8
                               ? cuda::accepts_int8_tokens(x, norm.weight)
                               : cuda::accepts_gemv(call) || cuda::accepts_gemv_integer(call);
-  if (!norm.weight.is_given() || !forced_kernel("linear").empty() || !takes_norm || !accepts_norm(call)) {
+  const bool is_taken = is_strict_ ? cuda::accepts_strict_norm(call) : takes_norm && accepts_norm(call);
+  if (!norm.weight.is_given() || !forced_kernel("linear").empty() || !is_taken) {
     return Ops::norm_linear(context, y, x, norm, weight, epilogue);
   }
   cuda::linear(call);
@@ -323,7 +334,8 @@ void CudaOps::norm_gated_linear(OpContext& context, TensorView y, ConstTensorVie
                               .weight = weight,
                               .epilogue = {.bias = bias, .residual = {}},
                               .norm = norm,
-                              .gate = activation == Activation::kSilu ? cuda::Gate::kSilu : cuda::Gate::kGeluTanh};
+                              .gate = activation == Activation::kSilu ? cuda::Gate::kSilu : cuda::Gate::kGeluTanh,
+                              .is_strict = is_strict_};
   CHECK(y.size(0) == x.size(0));
   CHECK(2 * y.size(1) == weight.n);
   CHECK(x.size(1) == weight.k);
@@ -349,6 +361,7 @@ void CudaOps::rope_and_write_kv(OpContext& context, TensorView q, TensorView k, 
   CHECK(q.rank() == 3);
   CHECK(k.rank() == 3);
   CHECK(v.rank() == 3);
+  if (is_strict_) return strict_gated_linear(context, call, activation);
   const cuda::RopeWriteArgs args{.q = q,
                                  .k = k,
                                  .v = v,
@@ -363,6 +376,20 @@ void CudaOps::rope_and_write_kv(OpContext& context, TensorView q, TensorView k, 
   CHECK(target.slots.num_elements() == k.size(0));
   check_same_shape(k, v);
   cuda::rope_and_write(stream_of(context), args);
+}
+
+void CudaOps::strict_gated_linear(OpContext& context, const cuda::LinearCall& call, Activation activation) {
+  if (cuda::accepts_strict_gate(call)) return cuda::linear_strict(call);
+  cuda::LinearCall normed_call = call;
+  normed_call.norm = {};
+  if (!call.norm.weight.is_given() || !cuda::accepts_strict_gate(normed_call)) {
+    return Ops::norm_gated_linear(context, call.y, call.x, call.norm, call.weight, call.epilogue.bias, activation);
+  }
+  const ArenaScope scope(context.scratch);
+  const TensorView normed = context.scratch.take(call.x.dtype(), {call.x.size(0), call.x.size(1)});
+  rms_norm(context, normed, call.x, call.norm.weight, call.norm.epsilon);
+  normed_call.x = normed;
+  cuda::linear_strict(normed_call);
 }
 
 void CudaOps::rope_table(OpContext& context, TensorView table, ConstTensorView positions, const RopeParams& params) {
@@ -406,7 +433,7 @@ void CudaOps::copy_pages(OpContext& context, void* base, int64_t page_bytes, std
 }
 
 Result<std::unique_ptr<AttentionPlan>> CudaOps::create_attention_plan(const AttentionGeometry& geometry) {
-  return cuda::create_attention_plan(geometry);
+  return cuda::create_attention_plan(geometry, is_strict_);
 }
 
 void CudaOps::plan_attention(OpContext& context, AttentionPlan& plan, const AttentionBatch& batch) {

@@ -19,6 +19,7 @@ namespace quire {
 namespace cuda {
 class DecoderStepMemory;
 class LinearLibrary;
+struct LinearCall;
 }  // namespace cuda
 
 class CudaOps final : public Ops {
@@ -99,6 +100,7 @@ class CudaOps final : public Ops {
 
   std::string_view forced_kernel(std::string_view op) const;
   // The context's, or the backend's own: the default stream cannot be recorded.
+  void strict_gated_linear(OpContext& context, const cuda::LinearCall& call, Activation activation);
   cudaStream_t stream_of(const OpContext& context) const {
     return context.stream != nullptr ? static_cast<cudaStream_t>(context.stream) : stream_;
   }
@@ -111,6 +113,7 @@ class CudaOps final : public Ops {
   std::map<std::string, std::string, std::less<>> forced_kernels_;
   ThreadPool pool_;  // packs weights
   std::unique_ptr<cuda::LinearLibrary> library_;
+  bool is_strict_;
   std::unique_ptr<cuda::DecoderStepMemory> decoder_step_memory_;  // null unless the kernel is asked for
 };
 

@@ -7,6 +7,7 @@
 
 #include "ops/cuda/cuda_support.h"
 #include "ops/cuda/elementwise.h"
+#include "ops/cuda/linear_strict.h"
 #include "ops/cuda/weights.h"
 
 namespace quire::cuda {
@@ -368,3 +369,4 @@ void linear(const LinearCall& call, std::string_view forced_row) {
 }
 
 }  // namespace quire::cuda
+  if (call.is_strict && forced_row.empty()) return linear_strict(call);

@@ -29,7 +29,6 @@ using namespace few;
 constexpr int kBoxRows = kHalfRows;
 constexpr int kRowBytes = 128;  // of k, a stage
 constexpr int kWeightBytes = kRows * kRowBytes;
-constexpr int kMaxTokens = 64;
 // Where cuBLASLt is not faster (H200; 8B shapes). It has no activation behind its products.
 constexpr int kMaxTokensOf16Bits = 16;
 constexpr int kMaxTokensOf16BitGates = 32;
@@ -231,24 +230,15 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 // ---- Launches -------------------------------------------------------------------------------------------------------
 
-int num_pairs_of(const Weight& weight) {
-  const int64_t element_bytes = weight.layout == Layout::kCudaF8 ? 1 : 2;
-  return static_cast<int>(ceil_div<int64_t>(weight.k * element_bytes, 2 * kRowBytes));
-}
-
 // How the blocks lie.
 struct Division {
   int num_tiles;
   int num_parts;
 };
 Division divide(const LinearCall& call) {
-  constexpr int kLeastPairs = 4;
   Division division;
   division.num_tiles = num_tiles_of(output_of(call));
-  division.num_parts = choose_parts(division.num_tiles, num_pairs_of(call.weight), kLeastPairs);
-  while (division.num_parts > 1 && division.num_tiles * division.num_parts > can_run_at_once(2)) {
-    division.num_parts /= 2;
-  }
+  division.num_parts = parts_of_pairs(division.num_tiles, num_pairs_of(call.weight));
   return division;
 }
 
@@ -293,22 +283,17 @@ int64_t group_code_bytes(const LinearCall& call) {
 }
 bool has_room_for_groups(const LinearCall& call) {
   const int64_t num_groups = 2 * ceil_div<int64_t>(call.weight.k, 256);
-  return group_code_bytes(call) + num_groups * kMaxTokens * 4 <= call.library->slice_bytes();
+  return group_code_bytes(call) + num_groups * kMaxFewTokens * 4 <= call.library->slice_bytes();
 }
 
 }  // namespace
 
-bool accepts_few_tokens(const LinearCall& call) {
+bool fits_few_tokens(const LinearCall& call) {
   const Weight& weight = call.weight;
   const DType dtype = call.x.dtype();
-  const bool is_f8 = weight.layout == Layout::kCudaF8;
-  const int64_t most = is_f8 ? kMaxTokens : call.gate == Gate::kNone ? kMaxTokensOf16Bits : kMaxTokensOf16BitGates;
-  if (dtype == DType::kF32 || call.x.size(0) < 1 || call.x.size(0) > most || call.offsets.is_given() ||
-      weight.num_experts != 1) {
-    return false;
-  }
-  if (is_f8) {
-    if (weight.k % 16 != 0 || !has_room_for_groups(call)) return false;
+  if (dtype == DType::kF32 || call.offsets.is_given() || weight.num_experts != 1) return false;
+  if (weight.layout == Layout::kCudaF8) {
+    if (weight.k % 16 != 0) return false;
     if (call.norm.weight.is_given() && !accepts_quantize_normed(call.x, call.norm.weight)) return false;
   } else {
     if (weight.layout != Layout::kCudaPlanes || call.norm.weight.is_given()) return false;
@@ -316,6 +301,13 @@ bool accepts_few_tokens(const LinearCall& call) {
   }
   return weight.k % 8 == 0 && weight.n % 8 == 0 && weight.n < (1 << 30) && weight.k < (1 << 30) &&
          is_call_aligned(call);
+}
+
+bool accepts_few_tokens(const LinearCall& call) {
+  const bool is_f8 = call.weight.layout == Layout::kCudaF8;
+  const int64_t most = is_f8 ? kMaxFewTokens : call.gate == Gate::kNone ? kMaxTokensOf16Bits : kMaxTokensOf16BitGates;
+  return call.x.size(0) >= 1 && call.x.size(0) <= most && fits_few_tokens(call) &&
+         (!is_f8 || has_room_for_groups(call));
 }
 
 bool accepts_gated_few_tokens(const LinearCall& call) {

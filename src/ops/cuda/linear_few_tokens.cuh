@@ -38,6 +38,7 @@ struct Output {
   int64_t residual_stride;
   int num_tokens;
   int num_outputs;  // of y
+  int num_gates;    // outputs of the weight from a gate to what it gates
   Gate gate;
   float* partial_sums;  // [blocks, tokens of a tile, kRows], kNothing before and behind every launch
 
@@ -58,6 +59,7 @@ inline Output output_of(const LinearCall& call) {
           .residual_stride = residual.is_given() ? residual.stride(0) : 0,
           .num_tokens = static_cast<int>(call.x.size(0)),
           .num_outputs = static_cast<int>(is_gated ? call.weight.n / 2 : call.weight.n),
+          .num_gates = static_cast<int>(call.weight.n / 2),
           .gate = call.gate,
           .partial_sums = call.library->partial_sums()};
 }
@@ -89,6 +91,28 @@ inline int choose_parts(int num_tiles, int num_units, int least_units) {
   constexpr int kWantedBlocks = 100;
   int parts = 1;
   while (parts < kMaxParts && num_tiles * parts < kWantedBlocks && num_units >= 2 * parts * least_units) parts *= 2;
+  return parts;
+}
+
+// Of float and e4m3 weights: k in pairs of boxes.
+constexpr int kPairBytes = 256;
+inline int num_pairs_of(const Weight& weight) {
+  const int64_t element_bytes = weight.layout == Layout::kCudaF8 ? 1 : 2;
+  return static_cast<int>(ceil_div<int64_t>(weight.k * element_bytes, kPairBytes));
+}
+inline int parts_of_pairs(int num_tiles, int num_pairs) {
+  constexpr int kLeastPairs = 4;
+  int parts = choose_parts(num_tiles, num_pairs, kLeastPairs);
+  while (parts > 1 && num_tiles * parts > 2 * num_multiprocessors()) parts /= 2;  // two blocks each
+  return parts;
+}
+
+// Of integer weights: k in chunks of 256. Where the order of sums shall be one for all numbers of tokens the blocks of
+// the largest tiles must all run at once too, one a multiprocessor.
+constexpr int kLeastChunks = 2;
+inline int strict_parts_of_chunks(int num_tiles, int num_chunks) {
+  int parts = choose_parts(num_tiles, num_chunks, kLeastChunks);
+  while (parts > 1 && num_tiles * parts > num_multiprocessors()) parts /= 2;
   return parts;
 }
 
@@ -136,8 +160,8 @@ __device__ __forceinline__ Quad16 pack_quad(DType dtype, const float4& x) {
   return {{pack_pair<f16>(x.x, x.y), pack_pair<f16>(x.z, x.w)}};
 }
 
-// Sums of a consumer thread, as wgmma leaves them, to shared memory.
-template <int N>
+// Sums of a consumer thread, as wgmma leaves them, to its places in shared memory, or behind what is there.
+template <int N, bool Adds = false>
 __device__ __forceinline__ void store_sums(char* ring, const float (&sums)[N / 2]) {
   float* const shared_sums = reinterpret_cast<float*>(ring);
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -145,7 +169,8 @@ __device__ __forceinline__ void store_sums(char* ring, const float (&sums)[N / 2
 #pragma unroll
   for (int i = 0; i < N / 2; ++i) {
     const int token = 8 * (i / 4) + 2 * (lane % 4) + i % 2;
-    shared_sums[token * kSumStride + row + i % 4 / 2 * 8] = sums[i];
+    float& place = shared_sums[token * kSumStride + row + i % 4 / 2 * 8];
+    place = Adds ? place + sums[i] : sums[i];
   }
 }
 
@@ -194,16 +219,22 @@ __device__ __forceinline__ void forget_quad(float* target) {
   __stcg(reinterpret_cast<uint4*>(target), uint4{kNothing, kNothing, kNothing, kNothing});
 }
 
+// Whose sums they are: a tile of outputs, and, among all blocks of one part, the place of those that belong together.
+struct TilePlace {
+  int tile;
+  int place;
+};
+
 // The consumer threads of a block, once its sums lie at the start of its ring (and a barrier is behind that): gives the
 // other parts what they add, adds its own share of the tile's outputs and stores them, four of a token and thread.
 template <int N, bool IsF8>
-__device__ __forceinline__ void finish_tile(const Output& args, char* ring) {
+__device__ __forceinline__ void finish_tile(const Output& args, char* ring, const TilePlace& at_tile) {
   const int thread = static_cast<int>(threadIdx.x);
   const int part = static_cast<int>(blockIdx.y);
   const int num_parts = static_cast<int>(gridDim.y);
   const float* const own_sums = reinterpret_cast<const float*>(ring);
   constexpr int64_t kPartSize = N * kRows;
-  float* const partial_sums = args.partial_sums + static_cast<int64_t>(blockIdx.x) * num_parts * kPartSize;
+  float* const partial_sums = args.partial_sums + static_cast<int64_t>(at_tile.place) * num_parts * kPartSize;
   const bool is_gated = args.is_gated();
   const int outputs_of_tile = args.outputs_of_tile();
   const int share = outputs_of_tile / num_parts;
@@ -218,7 +249,7 @@ __device__ __forceinline__ void finish_tile(const Output& args, char* ring) {
   }
   const int num_quads = share / 4;
   const int row = part * share + thread % num_quads * 4;
-  const int output = static_cast<int>(blockIdx.x) * outputs_of_tile + row;
+  const int output = at_tile.tile * outputs_of_tile + row;
   const int stride = kConsumers / num_quads;
   // Of outputs past the last there is nothing to store, but what has been given must be taken.
   const bool is_there = output < args.num_outputs;
@@ -228,7 +259,7 @@ __device__ __forceinline__ void finish_tile(const Output& args, char* ring) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       if (i == 1 && !is_gated) break;
-      const int at = output + i * args.num_outputs;
+      const int at = output + i * args.num_gates;
       if (IsF8) w_scale[i] = load_quad(args.w_scales, DType::kF32, at);
       if (args.bias != nullptr) bias[i] = load_quad(args.bias, DType::kF32, at);
     }
@@ -314,6 +345,10 @@ __device__ __forceinline__ void finish_tile(const Output& args, char* ring) {
       }
     }
   }
+}
+template <int N, bool IsF8>
+__device__ __forceinline__ void finish_tile(const Output& args, char* ring) {
+  finish_tile<N, IsF8>(args, ring, {static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.x)});
 }
 
 }  // namespace quire::cuda::few

@@ -7,6 +7,13 @@
 
 namespace quire::cuda {
 
+constexpr int kMaxFewTokens = 64;
+constexpr int kMaxFewTokensInteger = 256;
+
+// What a call must be but for its number of tokens.
+bool fits_few_tokens(const LinearCall& call);
+bool fits_few_tokens_integer(const LinearCall& call);
+
 bool accepts_few_tokens_integer(const LinearCall& call);
 bool accepts_gated_few_tokens_integer(const LinearCall& call);
 void linear_few_tokens_integer(const LinearCall& call);

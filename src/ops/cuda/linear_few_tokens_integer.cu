@@ -6,7 +6,6 @@ namespace quire::cuda {
 
 namespace {
 
-constexpr int kMaxTokens = 256;
 constexpr int64_t kNarrow = 4096;  // outputs
 
 // Where `skinny_mma` is not faster (H200; 8B shapes): it has more blocks where outputs are few, and numbers of groups
@@ -20,11 +19,10 @@ int least_tokens(const LinearCall& call) {
 
 }  // namespace
 
-bool accepts_few_tokens_integer(const LinearCall& call) {
+bool fits_few_tokens_integer(const LinearCall& call) {
   const Weight& weight = call.weight;
-  const int64_t num_tokens = call.x.size(0);
-  if (num_tokens < least_tokens(call) || num_tokens > kMaxTokens || call.offsets.is_given() ||
-      weight.num_experts != 1 || weight.layout != Layout::kCudaPlanes || call.norm.weight.is_given()) {
+  if (call.offsets.is_given() || weight.num_experts != 1 || weight.layout != Layout::kCudaPlanes ||
+      call.norm.weight.is_given()) {
     return false;
   }
   const FormatId format = weight.format;
@@ -36,6 +34,11 @@ bool accepts_few_tokens_integer(const LinearCall& call) {
          few::is_call_aligned(call);
 }
 
+bool accepts_few_tokens_integer(const LinearCall& call) {
+  const int64_t num_tokens = call.x.size(0);
+  return num_tokens >= least_tokens(call) && num_tokens <= kMaxFewTokensInteger && fits_few_tokens_integer(call);
+}
+
 bool accepts_gated_few_tokens_integer(const LinearCall& call) {
   // Panels of `gate` end where those of `up` begin.
   return accepts_few_tokens_integer(call) && call.weight.n % (2 * kPanelLanes) == 0 && call.y.dtype() == call.x.dtype();
@@ -44,7 +47,7 @@ bool accepts_gated_few_tokens_integer(const LinearCall& call) {
 void linear_few_tokens_integer(const LinearCall& call) {
   switch (call.weight.format) {
     case FormatId::kInt4G128:
-      return few::few_tokens_int4(call);
+      return call.is_strict ? few::few_tokens_int4_scaled(call) : few::few_tokens_int4(call);
     case FormatId::kQ4_0:
     case FormatId::kQ4_K:
       return few::few_tokens_4bit(call);

@@ -98,9 +98,10 @@ constexpr float kBias = Bits == 4 ? 128.0f : 32768.0f;
 template <typename T>
 constexpr uint32_t kBiasPair = std::is_same_v<T, bf16> ? 0x43004300u : 0x64006400u;
 
-// Sums of a group of their own, beside the sums of all, must find room in the registers.
+// Sums of a group of their own, beside the sums of all, must find room in the registers; and where bits shall be the
+// same for any number of tokens, numbers are scaled for all.
 template <ScaleKind Kind, int N>
-constexpr bool kScalesSums = Kind == ScaleKind::kHalfAndZero&& N <= 32;
+constexpr bool kMayScaleSums = Kind == ScaleKind::kHalfAndZero&& N <= 32;
 
 template <typename T, ScaleKind Kind>
 __device__ __forceinline__ PackedGroup load_packed_group(const uint8_t* block, int g, int offset) {
@@ -172,9 +173,45 @@ __device__ __forceinline__ void make_float_numbers(uint32_t (&a)[4], uint32_t lo
   }
 }
 
+// A group's scales for a thread's rows, and the numbers that they make of codes.
+template <typename T, int Bits, ScaleKind Kind, int GroupSize>
+struct NumberGroup {
+  std::conditional_t<kIsPacked<Bits, Kind>, PackedGroup, FloatGroup> of_rows;
+
+  static __device__ __forceinline__ const uint8_t* block_of(const uint8_t* scales, int index) {
+    constexpr bool kHasSuperBlocks = Kind == ScaleKind::kSuperSigned || Kind == ScaleKind::kSuperBytes;
+    return kHasSuperBlocks ? scales : scales + index * scale_bytes_of_chunk(Kind, GroupSize, GroupSize);
+  }
+  // `bias`: kBias and what the format takes off a code.
+  __device__ __forceinline__ void load(const uint8_t* scales, int index, int g, int offset, float bias) {
+    const uint8_t* const block = block_of(scales, index);
+    if constexpr (kIsPacked<Bits, Kind>) {
+      of_rows = load_packed_group<T, Kind>(block, g, offset);
+    } else {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        ScaleAndMin& row = of_rows.rows[half];
+        row = decode_scale<Kind>(load_raw_scale<Kind>(block, g + 8 * half, index));
+        row.min = fmaf(-bias, row.scale, row.min);
+      }
+    }
+  }
+  // Of a step of 16 k of a tile's codes.
+  template <bool IsScaled>
+  __device__ __forceinline__ void make(uint32_t (&a)[4], const uint32_t (&words)[4], int step) const {
+    if constexpr (kIsPacked<Bits, Kind>) {
+      make_packed_numbers<T, IsScaled>(a, words[step], of_rows);
+    } else if constexpr (Bits == 4) {
+      make_float_numbers<T, 4>(a, words[step], 0, of_rows);
+    } else {
+      make_float_numbers<T, 8>(a, words[2 * step], words[2 * step + 1], of_rows);
+    }
+  }
+};
+
 // ---- The kernel -----------------------------------------------------------------------------------------------------
 
-template <typename T, int Bits, ScaleKind Kind, int GroupSize, int N>
+template <typename T, int Bits, ScaleKind Kind, int GroupSize, int N, bool ScalesSums>
 __global__ void __launch_bounds__(IntegerShape<Bits, Kind, GroupSize, N>::kBlockThreads,
                                   IntegerShape<Bits, Kind, GroupSize, N>::kIsLarge ? 1 : 2)
     few_tokens_integer_kernel(const __grid_constant__ CUtensorMap x_map, IntegerArgs args) {
@@ -252,27 +289,18 @@ __global__ void __launch_bounds__(IntegerShape<Bits, Kind, GroupSize, N>::kBlock
     const int g = lane / 4;
     float sums[N / 2] = {};
     const float bias = kBias<Bits> + static_cast<float>(args.w.panel.offset);
-    std::conditional_t<kIsPacked<Bits, Kind>, PackedGroup, FloatGroup> group;
-    constexpr bool kScales = kScalesSums<Kind, N>;
+    NumberGroup<T, Bits, Kind, GroupSize> group;
+    constexpr bool kScales = ScalesSums;
     [[maybe_unused]] float group_sums[kScales ? N / 2 : 1];
     [[maybe_unused]] float scales_now[2] = {};  // of rows g and g + 8, in the group that is being multiplied
     [[maybe_unused]] float scales_next[2] = {};
     const auto load_group = [&](const uint8_t* scales, int index) {
-      const uint8_t* block = scales;
-      if constexpr (!S::kHasSuperBlocks) block += index * scale_bytes_of_chunk(Kind, GroupSize, GroupSize);
       if constexpr (kScales) {
-        scales_next[0] = to_float(reinterpret_cast<const f16*>(block)[g]);
-        scales_next[1] = to_float(reinterpret_cast<const f16*>(block)[g + 8]);
+        const f16* const halves = reinterpret_cast<const f16*>(group.block_of(scales, index));
+        scales_next[0] = to_float(halves[g]);
+        scales_next[1] = to_float(halves[g + 8]);
       }
-      if constexpr (kIsPacked<Bits, Kind>) {
-        group = load_packed_group<T, Kind>(block, g, args.w.panel.offset);
-      } else {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          group.rows[half] = decode_scale<Kind>(load_raw_scale<Kind>(block, g + 8 * half, index));
-          group.rows[half].min -= bias * group.rows[half].scale;
-        }
-      }
+      group.load(scales, index, g, args.w.panel.offset, bias);
     };
     constexpr int kSteps = S::kTileK / 16;
     const auto make_numbers = [&](uint32_t(&a)[kSteps][4], int s, int i, int tile) {
@@ -287,13 +315,7 @@ __global__ void __launch_bounds__(IntegerShape<Bits, Kind, GroupSize, N>::kBlock
       for (int step = 0; step < kSteps; ++step) {
         const int at = tile * S::kTileK + step * 16;
         if (at % GroupSize == 0) load_group(scales, first_group + at / GroupSize);
-        if constexpr (kIsPacked<Bits, Kind>) {
-          make_packed_numbers<T, !kScales>(a[step], words[step], group);
-        } else if constexpr (Bits == 4) {
-          make_float_numbers<T, 4>(a[step], words[step], 0, group);
-        } else {
-          make_float_numbers<T, 8>(a[step], words[2 * step], words[2 * step + 1], group);
-        }
+        group.template make<!kScales>(a[step], words, step);
       }
     };
     // Behind the last product of a group.
@@ -374,7 +396,7 @@ __global__ void __launch_bounds__(IntegerShape<Bits, Kind, GroupSize, N>::kBlock
   }
 }
 
-template <typename T, int Bits, ScaleKind Kind, int GroupSize, int N>
+template <typename T, int Bits, ScaleKind Kind, int GroupSize, int N, bool ScalesSums = kMayScaleSums<Kind, N>>
 void launch_integer(const LinearCall& call) {
   const IntegerArgs args{.output = output_of(call),
                          .w = device_weight(call.weight),
@@ -388,13 +410,14 @@ void launch_integer(const LinearCall& call) {
                                              .strides = strides,
                                              .box = box});
   using Shape = IntegerShape<Bits, Kind, GroupSize, N>;
-  const auto kernel = few_tokens_integer_kernel<T, Bits, Kind, GroupSize, N>;
+  const auto kernel = few_tokens_integer_kernel<T, Bits, Kind, GroupSize, N, ScalesSums>;
   const int num_tiles = num_tiles_of(args.output);
-  constexpr int kLeastChunks = 2;
   constexpr int kManyChunks =
       12;  // of a part: it is cut once more, for two blocks a multiprocessor (down: 41 to 36 us)
   int num_parts = choose_parts(num_tiles, args.num_chunks, kLeastChunks);
-  if (Shape::kIsLarge) {
+  if (call.is_strict) {
+    num_parts = strict_parts_of_chunks(num_tiles, args.num_chunks);
+  } else if (Shape::kIsLarge) {
     while (num_parts > 1 && num_tiles * num_parts > num_multiprocessors()) num_parts /= 2;  // all run at once
   } else if (num_parts < kMaxParts && num_tiles * num_parts <= num_multiprocessors() &&
              args.num_chunks >= kManyChunks * num_parts) {
@@ -431,5 +454,6 @@ void launch_integer_tile(const LinearCall& call) {
 void few_tokens_4bit(const LinearCall& call);
 void few_tokens_8bit(const LinearCall& call);
 void few_tokens_int4(const LinearCall& call);
+void few_tokens_int4_scaled(const LinearCall& call);  // numbers are scaled, never sums
 
 }  // namespace quire::cuda::few

@@ -38,7 +38,8 @@ SkinnyArgs skinny_args(const LinearCall& call) {
 
 bool accepts_skinny_mma(const LinearCall& call) {
   const DType dtype = call.x.dtype();
-  if (dtype == DType::kF32 || call.offsets.is_given() || call.x.size(0) > kMaxTokens) return false;
+  if (dtype == DType::kF32 || call.offsets.is_given() || call.weight.num_experts != 1) return false;
+  if (call.x.size(0) > kMaxTokens) return false;
   // Activations are read 16 bytes at a time beside float weights, else 8.
   const bool is_float = call.weight.quant().is_float;
   if (call.weight.layout != Layout::kCudaPlanes) return false;

@@ -34,10 +34,12 @@ class Gpu {
   // Null where this machine has no GPU.
   static std::unique_ptr<Gpu> create(std::map<std::string, std::string> forced_kernels = {},
                                      Compute compute = Compute::kAuto,
-                                     WeightQuantization quantization = WeightQuantization::kNone) {
+                                     WeightQuantization quantization = WeightQuantization::kNone,
+                                     bool is_strict = false) {
     BackendOptions options;
     options.kind = BackendKind::kCuda;
     options.num_threads = 4;
+    options.is_strict = is_strict;
     options.compute = compute;
     options.weight_quantization = quantization;
     options.forced_kernels = std::move(forced_kernels);
