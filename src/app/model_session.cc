@@ -51,6 +51,7 @@ BackendOptions backend_options(const EngineFlags& flags, Compute compute) {
     options.forced_kernels[forced.substr(0, equals)] = forced.substr(equals + 1);
   }
   return options;
+  options.is_strict = flags.sameness == "strict";
 }
 
 // What `quire tune` found on this machine.
@@ -88,12 +89,6 @@ Result<std::unique_ptr<Ops>> choose_ops(const EngineFlags& flags, WeightKind wei
   return create_ops(options);
 }
 
-// A GPU's sums depend on how many tokens a step has (docs/gpu_kernels.md): what cannot be kept is not promised.
-Status check_sameness(const EngineFlags& flags, const Ops& ops) {
-  if (flags.sameness != "strict" || ops.device().kind != DeviceKind::kCuda) return ok_status();
-  return unimplemented("--sameness strict is not kept on a GPU yet: leave it out, or compute with --device cpu");
-}
-
 std::optional<DType> parse_float_dtype(const std::string& name) {
   if (name == "f32") return DType::kF32;
   if (name == "f16") return DType::kF16;
@@ -129,6 +124,7 @@ EngineOptions engine_options(const EngineFlags& flags, Compute compute, const Op
                                                          : PreemptionMode::kAuto;
   options.memory_utilization = flags.memory_utilization;
   options.kv_dtype = parse_float_dtype(flags.kv_cache_dtype);
+    options.is_strict = flags.sameness == "strict";
   options.compute = compute;
   // f16 weights that auto multiplies in float do not ask for K and V of 32 bits.
   if (flags.compute == "auto" && compute == Compute::kF32 && !options.kv_dtype.has_value()) {
@@ -265,7 +261,6 @@ Result<ModelSession> open_model_session(const EngineFlags& flags, Console& conso
                                                           : main_weight_kind(checkpoint.tensors());
   ASSIGN_OR_RETURN(session.ops, choose_ops(flags, weights, options.is_first_token_urgent, console));
   if (session.ops->device().kind == DeviceKind::kCpu) RETURN_IF_ERROR(check_supported_on_cpu(flags));
-  RETURN_IF_ERROR(check_sameness(flags, *session.ops));
   if (checkpoint.has_tensors()) {
     // Said before minutes of loading, not after.
     RETURN_IF_ERROR(check_weights_fit(num_bytes_of(checkpoint.tensors()), session.ops->memory().free_bytes));

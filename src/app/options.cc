@@ -147,8 +147,8 @@ void add_engine_flags(CLI::App& parser, EngineFlags& flags) {
          "loading; a format (q4_k, int4_g128, ...) for --load-format dummy");
   option(
       "--sameness", flags.sameness,
-      "Answers that depend on no neighbour: auto, strict or off; the CPU always keeps strict, at no cost; a GPU does "
-      "not yet, and refuses it")
+      "Answers whose bits depend on nothing that runs beside them: auto, strict or off; the CPU always keeps strict, at "
+      "no cost; a GPU only where it is asked for, at a price (docs/scheduling.md)")
       ->check(CLI::IsMember({"auto", "strict", "off"}));
   parser.add_flag("--no-prefix-cache", flags.is_prefix_cache_off, "Do not share pages between equal prefixes")
       ->group(group);
