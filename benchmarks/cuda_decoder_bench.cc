@@ -1,4 +1,5 @@
-// A step of one token through a stack of decoder layers of Llama-3.1-8B's shape on the GPU: all at once, and op by op.
+// A step of one token through a stack of decoder layers of Llama-3.1-8B's shape on the GPU: all at once, op by op, and
+// op by op with rotation and page writes apart from attention.
 // Times of graphs' replays, a layer. cuda_decoder_bench [bf16|fp8|int4_g128|q4_k|...] [layers] [lengths...]
 #include <cstdio>
 #include <string>
@@ -65,8 +66,10 @@ void run(const std::string& format, int num_layers, int length) {
   gpu->synchronize();
   const float step = is_taken ? time_graph(*gpu, [&] { (void)stack.run_step(y.view(), x.view(), pages); }) : 0;
   const float chain = time_graph(*gpu, [&] { stack.run_chain(x.view(), pages); });
-  std::printf("%-10s keys %6d: at once %7.2f us a layer, op by op %7.2f\n", format.c_str(), length,
-              static_cast<double>(step) / num_layers, static_cast<double>(chain) / num_layers);
+  const float apart = time_graph(*gpu, [&] { stack.run_chain(x.view(), pages, false); });
+  std::printf("%-10s keys %6d: at once %7.2f us a layer, op by op %7.2f, rotation apart %7.2f\n", format.c_str(),
+              length, static_cast<double>(step) / num_layers, static_cast<double>(chain) / num_layers,
+              static_cast<double>(apart) / num_layers);
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/cuda_support.h"
 #include "ops/cuda/linear_cublaslt.h"
+#include "ops/cuda/linear_strict.h"
 #include "ops/cuda/weights.h"
 
 namespace quire {
@@ -164,6 +165,24 @@ class Bench {
     }
   }
 
+  // What one order of sums for all numbers of tokens costs (linear_strict.h), beside the rows.
+  void strict() {
+    times_strict_ = true;
+    std::printf("\n%-8s %-7s %6s %-20s %10s %9s %8s %7s\n", "linear", "format", "tokens", "row", "us", "TB/s",
+                "TFLOP/s", "limit");
+    for (const Shape& shape : kShapes) {
+      const std::vector<Weight> all[] = {make_weights(FormatId::kBF16, shape.n, shape.k),
+                                         make_f8_weights(shape.n, shape.k),
+                                         make_weights(FormatId::kInt4G128, shape.n, shape.k)};
+      for (const std::vector<Weight>& weights : all) {
+        for (const int64_t num_tokens : {1, 8, 64, 128, 256, 2048}) {
+          linear_case(shape.name, weights, num_tokens, false);
+        }
+      }
+    }
+    times_strict_ = false;
+  }
+
   // The products of decoding alone: float and e4m3 weights, few tokens.
   void few_tokens() {
     std::printf("\n%-8s %-7s %6s %-20s %10s %9s %8s %7s\n", "linear", "format", "tokens", "row", "us", "TB/s",
@@ -189,22 +208,35 @@ class Bench {
   };
 
   void attention(bool takes_decode, bool takes_prefill) {
-    const AttentionShape cases[] = {
-        {"decode b256 x 1k", 256, 1, 1024},         {"decode b64 x 4k", 64, 1, 4096},
-        {"decode b64 x 1k", 64, 1, 1024},           {"decode b16 x 4k", 16, 1, 4096},
-        {"decode b8 x 1,088", 8, 1, 1088},          {"decode b16 x 1,088", 16, 1, 1088},
-        {"decode b32 x 1,088", 32, 1, 1088},        {"decode b64 x 1,088", 64, 1, 1088},
-        {"decode b64 x 1k d64", 64, 1, 1024, 64},   {"decode b64 x 1k d96", 64, 1, 1024, 96},
-        {"decode b64 x 1k d256", 64, 1, 1024, 256}, {"decode b1 x 4k", 1, 1, 4096},
-        {"decode b1 x 32k", 1, 1, 32768},           {"decode b1 x 1k", 1, 1, 1024},
-        {"decode b256 x 1k", 256, 1, 1024},         {"prefill 8 x 2k", 8, 2048, 2048},
-        {"prefill 1 x 2k", 1, 2048, 2048},          {"prefill 1 x 8k", 1, 8192, 8192},
-        {"prefill 1 x 16k", 1, 16384, 16384},       {"full 8 x 2k", 8, 2048, 2048, 128, false},
-        {"full 1 x 2k", 1, 2048, 2048, 128, false}, {"full 1 x 4k", 1, 4096, 4096, 128, false},
-        {"full 1 x 8k", 1, 8192, 8192, 128, false}, {"full 1 x 16k", 1, 16384, 16384, 128, false},
-        {"prefill 1 x 8k d64", 1, 8192, 8192, 64},  {"prefill 1 x 8k d96", 1, 8192, 8192, 96},
-        {"prefill 1 x 8k d256", 1, 8192, 8192, 256}};
-    std::printf("\n%-20s %-18s %10s %9s %8s %7s\n", "attention 32/8 d128", "row", "us", "TB/s", "TFLOP/s", "limit");
+    const AttentionShape cases[] = {{"decode b256 x 1k", 256, 1, 1024},
+                                    {"decode b64 x 4k", 64, 1, 4096},
+                                    {"decode b64 x 1k", 64, 1, 1024},
+                                    {"decode b16 x 4k", 16, 1, 4096},
+                                    {"decode b8 x 1,088", 8, 1, 1088},
+                                    {"decode b16 x 1,088", 16, 1, 1088},
+                                    {"decode b32 x 1,088", 32, 1, 1088},
+                                    {"decode b64 x 1,088", 64, 1, 1088},
+                                    {"decode b64 x 1k d64", 64, 1, 1024, 64},
+                                    {"decode b64 x 1k d96", 64, 1, 1024, 96},
+                                    {"decode b64 x 1k d256", 64, 1, 1024, 256},
+                                    {"decode b1 x 4k", 1, 1, 4096},
+                                    {"decode b1 x 32k", 1, 1, 32768},
+                                    {"decode b1 x 1k", 1, 1, 1024},
+                                    {"decode b1 x 200", 1, 1, 200},
+                                    {"decode b256 x 1k", 256, 1, 1024},
+                                    {"prefill 8 x 2k", 8, 2048, 2048},
+                                    {"prefill 1 x 2k", 1, 2048, 2048},
+                                    {"prefill 1 x 8k", 1, 8192, 8192},
+                                    {"prefill 1 x 16k", 1, 16384, 16384},
+                                    {"full 8 x 2k", 8, 2048, 2048, 128, false},
+                                    {"full 1 x 2k", 1, 2048, 2048, 128, false},
+                                    {"full 1 x 4k", 1, 4096, 4096, 128, false},
+                                    {"full 1 x 8k", 1, 8192, 8192, 128, false},
+                                    {"full 1 x 16k", 1, 16384, 16384, 128, false},
+                                    {"prefill 1 x 8k d64", 1, 8192, 8192, 64},
+                                    {"prefill 1 x 8k d96", 1, 8192, 8192, 96},
+                                    {"prefill 1 x 8k d256", 1, 8192, 8192, 256}};
+    std::printf("\n%-20s %-24s %10s %9s %8s %7s\n", "attention 32/8 d128", "row", "us", "TB/s", "TFLOP/s", "limit");
     for (const AttentionShape& c : cases) {
       if (c.num_queries == 1 ? !takes_decode : !takes_prefill) continue;
       for (const KernelRow<cuda::AttentionCall>& row : cuda::attention_rows()) {
@@ -213,6 +245,10 @@ class Bench {
           if (!c.is_causal && dtype != DType::kBF16) continue;
           attention_case(c, row, dtype);
         }
+      }
+      if (c.num_queries > 1) continue;
+      for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
+        for (const bool is_fused : {false, true}) rope_attention_case(c, is_fused, dtype);
       }
     }
   }
@@ -321,6 +357,13 @@ class Bench {
       report_linear(name, first, num_tokens, std::string(row.name),
                     timer_.time(num_calls, [&](int i) { row.launch(call_of(i)); }));
     }
+    if (times_strict_) {
+      report_linear(name, first, num_tokens, "(strict)", timer_.time(num_calls, [&](int i) {
+        cuda::LinearCall call = call_of(i);
+        call.is_strict = true;
+        cuda::linear_strict(call);
+      }));
+    }
     if (!seeks_best || !first.quant().is_float || first.layout == Layout::kCudaF8) return;
     // The bar: the fastest of the heuristic's 16 answers.
     const cuda::MatmulShape shape{.num_tokens = num_tokens,
@@ -344,6 +387,39 @@ class Bench {
   }
 
   void attention_case(const AttentionShape& shape, const KernelRow<cuda::AttentionCall>& row, DType cache_dtype) {
+    attention_case(
+        shape, row.name, cache_dtype, [&](const cuda::AttentionCall& call) { return row.accepts(call); },
+        [&](const cuda::AttentionCall& call) { row.launch(call); });
+  }
+
+  // With the rotation and the page writes before, in one kernel or one after another.
+  void rope_attention_case(const AttentionShape& shape, bool is_fused, DType cache_dtype) {
+    const int64_t num_tokens = shape.num_sequences;
+    constexpr int kRows = 32 + 2 * 8;
+    const DeviceBuffer qkv = random_buffer(num_tokens * kRows * shape.head_dim, 1);
+    const DeviceBuffer table = random_buffer(2 * num_tokens * shape.head_dim, 1);
+    const TensorView rows(qkv.data(), DType::kBF16, {num_tokens, kRows, shape.head_dim});
+    const Ops::QueryKeyValue inputs{
+        .q = rows.slice(1, 0, 32),
+        .k = rows.slice(1, 32, 40),
+        .v = rows.slice(1, 40, kRows),
+        .rope_table = ConstTensorView(table.data(), DType::kF32, {num_tokens, shape.head_dim})};
+    OpContext context{arena_, timer_.stream()};
+    attention_case(
+        shape, is_fused ? "rope, write with it" : "rope, write before", cache_dtype,
+        [](const cuda::AttentionCall&) { return true; },
+        [&](const cuda::AttentionCall& call) {
+          if (is_fused) {
+            ops_.rope_and_attention(context, call.out, inputs, call.kv, call.batch, call.plan, call.params);
+          } else {
+            ops_.Ops::rope_and_attention(context, call.out, inputs, call.kv, call.batch, call.plan, call.params);
+          }
+        });
+  }
+
+  template <typename Accepts, typename Launch>
+  void attention_case(const AttentionShape& shape, std::string_view row_name, DType cache_dtype, const Accepts& accepts,
+                      const Launch& launch) {
     const auto& [name, num_sequences, num_queries, length, head_dim, is_causal] = shape;
     constexpr int kHeads = 32;
     constexpr int kKvHeads = 8;
@@ -372,12 +448,19 @@ class Bench {
     const DeviceBuffer device_starts = upload(starts);
     const DeviceBuffer device_lengths = upload(lengths);
     const DeviceBuffer device_pages = upload(pages);
+    std::vector<int64_t> slots;
+    for (int s = 0; num_queries == 1 && s < num_sequences; ++s) {
+      const int32_t page = pages[static_cast<size_t>((s + 1) * pages_per_sequence - 1)];
+      slots.push_back(int64_t{page} * kPageSize + (length - 1) % kPageSize);
+    }
+    const DeviceBuffer device_slots = upload(slots);
     AttentionBatch batch;
     batch.num_sequences = num_sequences;
     batch.num_tokens = num_tokens;
     batch.query_starts = ConstTensorView(device_starts.data(), DType::kI32, {num_sequences + 1});
     batch.context_lengths = ConstTensorView(device_lengths.data(), DType::kI32, {num_sequences});
     batch.page_table = ConstTensorView(device_pages.data(), DType::kI32, {num_sequences, pages_per_sequence});
+    batch.slots = ConstTensorView(device_slots.data(), DType::kI64, {static_cast<int64_t>(slots.size())});
     batch.host_query_starts = starts;
     batch.host_context_lengths = lengths;
     OpContext context{arena_, timer_.stream()};
@@ -418,9 +501,9 @@ class Bench {
               .plan = static_cast<const cuda::CudaAttentionPlan&>(*plan),
               .params = {.scale = 1.0f / std::sqrt(static_cast<float>(head_dim)), .is_causal = is_causal}};
     };
-    if (!row.accepts(call_of(0))) return;
-    const Timing timing = timer_.time(std::max(num_layers, 2), [&](int i) { row.launch(call_of(i)); });
-    const std::string label = std::string(row.name) + (cache_dtype == DType::kI8 ? ", i8"
+    if (!accepts(call_of(0))) return;
+    const Timing timing = timer_.time(std::max(num_layers, 2), [&](int i) { launch(call_of(i)); });
+    const std::string label = std::string(row_name) + (cache_dtype == DType::kI8 ? ", i8"
                                                        : scale_bytes > 0         ? ", f8"
                                                                                  : "");
     const double bytes = static_cast<double>(step_bytes) + 4.0 * num_tokens * kHeads * head_dim;
@@ -428,7 +511,7 @@ class Bench {
     for (int i = 0; i < num_queries; ++i) pairs += is_causal ? length - num_queries + i + 1 : length;
     const double flops = 4.0 * pairs * num_sequences * kHeads * head_dim;
     const double floor_us = std::max(bytes / ceilings_.copy_bytes_per_us, flops / ceilings_.flops_per_us);
-    std::printf("%-20s %-18s %10.2f %9.3f %8.1f %6.1f%%\n", name, label.c_str(), timing.median_us,
+    std::printf("%-20s %-24s %10.2f %9.3f %8.1f %6.1f%%\n", name, label.c_str(), timing.median_us,
                 bytes / timing.median_us * 1e-6, flops / timing.median_us * 1e-6, 100 * floor_us / timing.median_us);
   }
 
@@ -437,8 +520,9 @@ class Bench {
                 bytes / timing.median_us * 1e-6, 100 * bytes / ceilings_.copy_bytes_per_us / timing.median_us);
   }
 
-  DeviceBuffer upload(const std::vector<int32_t>& values) {
-    const int64_t bytes = static_cast<int64_t>(values.size()) * 4;
+  template <typename V>
+  DeviceBuffer upload(const std::vector<V>& values) {
+    const int64_t bytes = static_cast<int64_t>(values.size() * sizeof(V));
     DeviceBuffer buffer = ops_.allocate(bytes, "bench").value();
     CUDA_CHECK(cudaMemcpy(buffer.data(), values.data(), static_cast<size_t>(bytes), cudaMemcpyHostToDevice));
     return buffer;
@@ -449,6 +533,7 @@ class Bench {
   Timer timer_;
   Ceilings ceilings_;
   uint32_t seed_ = 0;
+  bool times_strict_ = false;
 };
 
 }  // namespace
@@ -476,6 +561,7 @@ int main(int argc, char** argv) {
   if (argc > 1 && wants("few_tokens")) bench.few_tokens();
   if (argc > 1 && wants("integers")) bench.integers();
   if (argc > 1 && wants("int8")) bench.int8();
+  if (argc > 1 && wants("strict")) bench.strict();
   if (wants("linear")) bench.linear();
   return 0;
 }

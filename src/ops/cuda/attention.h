@@ -130,6 +130,18 @@ void attention(AttentionCall call, std::string_view forced_row = {});
 void attention_any_shape(const AttentionCall& call);
 bool accepts_decode_split_kv(const AttentionCall& call);
 void attention_decode_split_kv(const AttentionCall& call);
+
+// rope_and_write and then decode_split_kv, in one kernel: a step whose sequences all have one query. `call.q` has not
+// been rotated.
+struct RopeInputs {
+  ConstTensorView k;
+  ConstTensorView v;
+  ConstTensorView table;
+  bool is_interleaved;
+};
+bool accepts_decode_fused(const AttentionCall& call, const RopeInputs& inputs);
+void attention_decode_fused(const AttentionCall& call, const RopeInputs& inputs);
+
 bool accepts_prefill_wgmma(const AttentionCall& call);
 void attention_prefill_wgmma(const AttentionCall& call);
 

@@ -70,6 +70,10 @@ __device__ __forceinline__ int row_bytes_of(const Args& args) {
   return S::kIsExact ? S::kRowBytes : args.row_bytes;
 }
 
+__device__ __forceinline__ int num_all_chunks(const DecodeItem& item) {
+  return (item.length + item.chunk_size - 1) >> (31 - __clz(item.chunk_size));  // which is a power of two
+}
+
 // The keys that one warp takes of a unit.
 struct Unit {
   int sequence;
@@ -114,8 +118,8 @@ __device__ __forceinline__ void copy_16(uint32_t target, const void* source, int
                : "memory");
 }
 
-// Asks for one step after another of the warp's units. All lanes.
-template <typename S>
+// Asks for one step after another of the warp's units, of which there is one where IsAlone. All lanes.
+template <typename S, bool IsAlone>
 struct Loader {
   const Args& args;
   uint32_t ring;    // shared memory, with the lane's place in a tile
@@ -150,11 +154,10 @@ struct Loader {
     next_pages = next.is_given ? page_of(next, lane) : 0;
     is_next_made = true;
   }
-  __device__ __forceinline__ void start() {
-    const DecodeItem item = item_of(index);
-    unit = make_unit<S>(args, item, index % args.num_parts, share);
+  __device__ __forceinline__ void start(const DecodeItem& item, int part) {
+    unit = make_unit<S>(args, item, part, share);
     known_page = unit.is_given ? page_of(unit, lane) : 0;
-    ahead = item_of(index + index_stride);
+    if constexpr (!IsAlone) ahead = item_of(index + index_stride);
     is_next_made = false;
   }
   template <bool IsPartial>
@@ -170,18 +173,22 @@ struct Loader {
   }
   // One group of copies, empty where all is asked for.
   __device__ __forceinline__ void issue() {
-    while (unit.is_given && step == unit.num_steps) {
-      if (!is_next_made) make_next();
-      index += index_stride;
-      unit = next;
-      known_page = next_pages;
-      step = 0;
-      ahead = item_of(index + index_stride);
-      is_next_made = false;
+    if constexpr (!IsAlone) {
+      while (unit.is_given && step == unit.num_steps) {
+        if (!is_next_made) make_next();
+        index += index_stride;
+        unit = next;
+        known_page = next_pages;
+        step = 0;
+        ahead = item_of(index + index_stride);
+        is_next_made = false;
+      }
     }
-    if (unit.is_given) {
+    if (unit.is_given && (!IsAlone || step < unit.num_steps)) {
       if (step > 0) {
-        if (!is_next_made) make_next();  // its item has come meanwhile
+        if constexpr (!IsAlone) {
+          if (!is_next_made) make_next();  // its item has come meanwhile
+        }
         if (step * S::kTiles % 32 == 0) known_page = page_of(unit, step * S::kTiles + lane);
       }
       const int first_key = (unit.first_step + step) * S::kStepKeys;

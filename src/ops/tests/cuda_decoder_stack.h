@@ -134,8 +134,8 @@ class CudaDecoderStack {
                                                     .batch = batch_});
   }
 
-  // The same op by op, in x.
-  void run_chain(TensorView x, DeviceMatrix& pages) {
+  // The same op by op, in x; rotation, page writes and attention as one, or one after another.
+  void run_chain(TensorView x, DeviceMatrix& pages, bool fuses_attention = true) {
     const StackCase& c = case_;
     CudaOps& ops = gpu_.ops();
     OpContext& context = gpu_.context();
@@ -149,9 +149,14 @@ class CudaDecoderStack {
       const TensorView k = qkv.slice(1, c.query_size(), c.query_size() + c.kv_size()).split_last_dimension(c.head_dim);
       const TensorView v =
           qkv.slice(1, c.query_size() + c.kv_size(), c.query_size() + 2 * c.kv_size()).split_last_dimension(c.head_dim);
-      ops.rope_and_write_kv(context, q, k, v, table_.view(), c.rope_style, {kv[i], batch_.slots});
       const TensorView mixed = context.scratch.take(c.dtype, {1, c.query_size()});
-      ops.attention(context, mixed.split_last_dimension(c.head_dim), q, kv[i], batch_, *plan_, params_);
+      const TensorView heads = mixed.split_last_dimension(c.head_dim);
+      const Ops::QueryKeyValue inputs{.q = q, .k = k, .v = v, .rope_table = table_.view(), .rope_style = c.rope_style};
+      if (fuses_attention) {
+        ops.rope_and_attention(context, heads, inputs, kv[i], batch_, *plan_, params_);
+      } else {
+        ops.Ops::rope_and_attention(context, heads, inputs, kv[i], batch_, *plan_, params_);
+      }
       ops.linear(context, x, mixed, layer.output, {.bias = {}, .residual = x});
       const TensorView gated = context.scratch.take(c.dtype, {1, c.intermediate});
       ops.norm_gated_linear(context, gated, x, {layer.mlp_norm, epsilon()}, layer.gate_up, {}, c.activation);
