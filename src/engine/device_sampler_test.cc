@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <random>
 
 #include "engine/testing/history_model.h"
@@ -183,6 +184,12 @@ TEST_F(DeviceSamplerTest, RowsOfLogitsAreNotTaken) {
   EXPECT_GT(device.num_rows_taken, 0);
 }
 
+float logprob_of(const std::vector<float>& logits, int32_t id, double scale) {
+  double total = 0.0;
+  for (const float logit : logits) total += std::exp(scale * (double{logit} - 10.0));
+  return static_cast<float>(scale * (double{logits[static_cast<size_t>(id)]} - 10.0) - std::log(total));
+}
+
 // Drawn from adjusted logits, by the request's own random numbers, whoever else is in the step.
 TEST_F(DeviceSamplerTest, DrawsAreThoseOfTheOpAfterTheAdjustments) {
   std::vector<Job> jobs;
@@ -199,7 +206,8 @@ TEST_F(DeviceSamplerTest, DrawsAreThoseOfTheOpAfterTheAdjustments) {
                             .banned_token_ids = {20, 21, 22},
                             .max_tokens = 30,
                             .ignore_eos = true,
-                            .num_logprobs = i % 2};
+                            .num_logprobs = i % 2,
+                            .logprob_mode = i % 4 == 1 ? LogprobMode::kProcessed : LogprobMode::kRaw};
   }
   PlainDevice device;
   const auto sinks = run(device, options(), jobs);
@@ -235,6 +243,11 @@ TEST_F(DeviceSamplerTest, DrawsAreThoseOfTheOpAfterTheAdjustments) {
       device.sample(context, TensorView(&id, DType::kI32, {1}),
                     ConstTensorView(logits.data(), DType::kF32, {1, kHistoryVocab}), &row);
       ASSERT_EQ(drawn, id) << "request " << i << ", token " << tokens.size() - jobs[i].prompt.size();
+      const std::vector<float> raw = model.logits(tokens);
+      const float expected = sampling.logprob_mode == LogprobMode::kRaw
+                                 ? logprob_of(raw, id, 1.0)
+                                 : logprob_of(logits, id, 1.0 / double{sampling.temperature});
+      EXPECT_NEAR(sinks[i]->choices[0].logprobs[tokens.size() - jobs[i].prompt.size()].logprob, expected, 1e-5f);
       tokens.push_back(id);
       Sampler::count_output(state, id);
       if (state.constraint != nullptr) state.constraint->accept(id);
