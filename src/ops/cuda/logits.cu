@@ -154,22 +154,6 @@ __device__ uint64_t nth_greatest(const uint64_t* values, int count, int place, u
   return *threshold;
 }
 
-template <typename Take>
-__device__ __forceinline__ void for_own_tokens(const float* logits, int size, Take&& take) {
-  int scalar_begin = 0;
-  if (reinterpret_cast<uintptr_t>(logits) % 16 == 0) {
-    for (int v = static_cast<int>(threadIdx.x); v < size / 4; v += kThreads) {
-      const float4 x = reinterpret_cast<const float4*>(logits)[v];
-      take(x.x, 4 * v);
-      take(x.y, 4 * v + 1);
-      take(x.z, 4 * v + 2);
-      take(x.w, 4 * v + 3);
-    }
-    scalar_begin = size / 4 * 4;
-  }
-  for (int i = scalar_begin + static_cast<int>(threadIdx.x); i < size; i += kThreads) take(logits[i], i);
-}
-
 struct LogprobsArgs {
   const float* logits;
   int64_t stride;
@@ -197,7 +181,7 @@ __global__ void __launch_bounds__(kThreads) logprobs_kernel(const LogprobsArgs a
   // ---- The greatest logit, and a lower bound of those that are told
   float best = -INFINITY;
   int32_t best_id = INT32_MAX;
-  for_own_tokens(logits, size, [&](float logit, int i) {
+  for_own_tokens<kThreads>(logits, size, [&](float logit, int i) {
     if (!(logit > best)) return;
     best = logit;
     best_id = i;
@@ -231,7 +215,7 @@ __global__ void __launch_bounds__(kThreads) logprobs_kernel(const LogprobsArgs a
   const float drawn = logits[drawn_id];
   uint64_t total = 0;
   int num_better = 0;
-  for_own_tokens(logits, size, [&](float logit, int i) {
+  for_own_tokens<kThreads>(logits, size, [&](float logit, int i) {
     total += weight_of(logit, s);
     num_better += logit > drawn || (logit == drawn && i < drawn_id) ? 1 : 0;
     if (has_top) collect(logit, i);
@@ -248,7 +232,7 @@ __global__ void __launch_bounds__(kThreads) logprobs_kernel(const LogprobsArgs a
     threshold = nth_greatest(shared.candidates, kMostCandidates, row.num_top - 1, &shared.threshold);
     if (threadIdx.x == 0) shared.num_candidates = 0;
     __syncthreads();
-    for_own_tokens(logits, size, collect);
+    for_own_tokens<kThreads>(logits, size, collect);
     __syncthreads();
   }
 

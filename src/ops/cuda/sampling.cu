@@ -2,108 +2,18 @@
 //
 // Grid: a block of 1024 threads a row. Weights are integers, so sums are exact in any order. Each warp owns a run of
 // neighbouring tokens, which gives the running sum its order. A row is read once for its greatest logit, and if it is
-// drawn from three times more; top_k and top_p take four readings each, which find a threshold 8 bits at a time by a
-// histogram in shared memory. Readings after the first come from the L2 cache, where 40 rows of 128k tokens fit.
+// drawn from once more for the sums; with top_k or top_p twice, and more often where they leave many tokens
+// (sampling_cuts.cuh). Readings after the first come from the L2 cache, where 40 rows of 128k tokens fit.
 #include "ops/cuda/sampling.h"
 
 #include "ops/cuda/cuda_support.h"
-#include "ops/cuda/token_weights.cuh"
+#include "ops/cuda/sampling_cuts.cuh"
 
 namespace quire::cuda {
 
 namespace {
 
-constexpr int kThreads = 1024;
-constexpr int kWarps = kThreads / 32;
-constexpr int kBins = 256;
-
-struct Shared {
-  unsigned long long bins[kBins];
-  uint64_t sums[kWarps];
-  float bests[kWarps];
-  int32_t best_ids[kWarps];
-  int spoiled;
-  uint32_t prefix;
-  uint64_t left;
-};
-
-// Of keys from floor_key on (at it, ids before floor_end), the least that must stay so that those above and at it reach
-// `wanted` (tokens, or weight). Returns how much of `wanted` those above it leave over, for its own tokens, in the
-// order of their ids.
-template <bool IsMass>
-__device__ uint32_t select(Shared& shared, const float* logits, int size, const Scaled& s, uint32_t floor_key,
-                           int floor_end, uint64_t wanted, uint64_t* left_over) {
-  uint32_t prefix = 0;
-  uint64_t left = wanted;
-  for (int shift = 24; shift >= 0; shift -= 8) {
-    for (int i = static_cast<int>(threadIdx.x); i < kBins; i += kThreads) shared.bins[i] = 0;
-    __syncthreads();
-    for (int i = static_cast<int>(threadIdx.x); i < size; i += kThreads) {
-      const uint32_t key = key_of(logits[i], s);
-      if (key < floor_key || (key == floor_key && i >= floor_end)) continue;
-      if (shift < 24 && (key >> (shift + 8)) != (prefix >> (shift + 8))) continue;
-      atomicAdd(&shared.bins[key >> shift & 255], IsMass ? weight_of(logits[i], s) : 1ull);
-    }
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      int bin = kBins - 1;
-      uint64_t above = 0;
-      int lowest = bin;
-      for (; bin >= 0; --bin) {
-        if (shared.bins[bin] == 0) continue;
-        lowest = bin;
-        if (above + shared.bins[bin] >= left) break;
-        above += shared.bins[bin];
-      }
-      // Where all together do not reach it, the lowest stays.
-      if (bin < 0) above -= shared.bins[lowest];
-      shared.prefix = prefix | static_cast<uint32_t>(lowest) << shift;
-      shared.left = left - above;
-    }
-    __syncthreads();
-    prefix = shared.prefix;
-    left = shared.left;
-    __syncthreads();
-  }
-  *left_over = left;
-  return prefix;
-}
-
-// Of the tokens whose key is `key`, in the order of their ids, the first id that is no longer needed: those before it
-// use up `left`, a count or a weight.
-template <bool IsMass>
-__device__ int find_end_of_ties(Shared& shared, const float* logits, int size, const Scaled& s, uint32_t key,
-                                uint64_t left) {
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int per_warp = (size + kThreads - 1) / kThreads * 32;
-  const int begin = min(size, warp * per_warp);
-  const int end = min(size, begin + per_warp);
-  uint64_t own = 0;
-  for (int i = begin + lane; i < end; i += 32) {
-    if (key_of(logits[i], s) == key) own += IsMass ? weight_of(logits[i], s) : 1;
-  }
-  own = warp_sum_u64(own);
-  if (lane == 0) shared.sums[warp] = own;
-  if (threadIdx.x == 0) shared.prefix = static_cast<uint32_t>(size);
-  __syncthreads();
-  uint64_t before = 0;
-  for (int w = 0; w < warp; ++w) before += shared.sums[w];
-  if (lane == 0 && before < left && before + own >= left) {
-    for (int i = begin; i < end; ++i) {
-      if (key_of(logits[i], s) != key) continue;
-      before += IsMass ? weight_of(logits[i], s) : 1;
-      if (before >= left) {
-        shared.prefix = static_cast<uint32_t>(i + 1);
-        break;
-      }
-    }
-  }
-  __syncthreads();
-  const int found = static_cast<int>(shared.prefix);
-  __syncthreads();
-  return found;
-}
+using namespace sampling;
 
 __global__ void __launch_bounds__(kThreads)
     sample_kernel(int32_t* ids, const float* all_logits, int64_t stride, int size, const SamplingRow* rows) {
@@ -127,19 +37,7 @@ __global__ void __launch_bounds__(kThreads)
       best_id = i;
     }
   };
-  if (reinterpret_cast<uintptr_t>(logits) % 16 == 0) {
-    const int num_vectors = size / 4;
-    for (int v = static_cast<int>(threadIdx.x); v < num_vectors; v += kThreads) {
-      const float4 x = reinterpret_cast<const float4*>(logits)[v];
-      take(x.x, 4 * v);
-      take(x.y, 4 * v + 1);
-      take(x.z, 4 * v + 2);
-      take(x.w, 4 * v + 3);
-    }
-    for (int i = num_vectors * 4 + static_cast<int>(threadIdx.x); i < size; i += kThreads) take(logits[i], i);
-  } else {
-    for (int i = static_cast<int>(threadIdx.x); i < size; i += kThreads) take(logits[i], i);
-  }
+  for_own_tokens<kThreads>(logits, size, take);
   const auto keep_better = [&](float other, int32_t other_id) {
     if (other > best || (other == best && other_id < best_id)) {
       best = other;
@@ -168,6 +66,13 @@ __global__ void __launch_bounds__(kThreads)
 
   // ---- Who may be drawn: keys above `key`, and those at it before `end_of_ties`
   const Scaled s{best, row.inverse_temperature, row.lowest};
+  if ((row.top_k > 0 && row.top_k < size) || row.top_p < 1.0f) {
+    const int32_t id = draw_from_list(shared, logits, size, s, row);
+    if (id >= 0) {
+      if (threadIdx.x == 0) ids[blockIdx.x] = id;
+      return;
+    }
+  }
   uint32_t key = 1;
   int end_of_ties = size;
   if (row.top_k > 0 && row.top_k < size) {
@@ -178,12 +83,13 @@ __global__ void __launch_bounds__(kThreads)
   const int per_warp = (size + kThreads - 1) / kThreads * 32;
   const int begin = min(size, warp * per_warp);
   const int end = min(size, begin + per_warp);
+  const auto weight_if_kept = [&](int i) {
+    const uint32_t own_key = key_of(logits[i], s);
+    return own_key > key || (own_key == key && i < end_of_ties) ? weight_of(logits[i], s) : 0;
+  };
   const auto sum_candidates = [&]() {
     uint64_t own = 0;
-    for (int i = begin + lane; i < end; i += 32) {
-      const uint32_t own_key = key_of(logits[i], s);
-      if (own_key > key || (own_key == key && i < end_of_ties)) own += weight_of(logits[i], s);
-    }
+    for (int i = begin + lane; i < end; i += 32) own += weight_if_kept(i);
     own = warp_sum_u64(own);
     if (lane == 0) shared.sums[warp] = own;
     __syncthreads();
@@ -203,31 +109,24 @@ __global__ void __launch_bounds__(kThreads)
     total = sum_candidates();
   }
 
-  // ---- The token at which the running sum passes the draw
+  // ---- The token at which the running sum passes the draw: first the warp whose tokens they are, then all threads
+  // look
   const uint64_t target = __umul64hi(total, row.uniform_bits << 11);
   uint64_t before = 0;
-  for (int w = 0; w < warp; ++w) before += shared.sums[w];
-  if (target < before || target >= before + shared.sums[warp]) return;
-  for (int first = begin; first < end; first += 32) {
-    const int i = first + lane;
-    uint64_t weight = 0;
-    if (i < end) {
-      const uint32_t own_key = key_of(logits[i], s);
-      if (own_key > key || (own_key == key && i < end_of_ties)) weight = weight_of(logits[i], s);
-    }
-    uint64_t running = weight;
-#pragma unroll
-    for (int offset = 1; offset < 32; offset *= 2) {
-      const uint64_t other = __shfl_up_sync(0xffffffffu, running, offset);
-      if (lane >= offset) running += other;
-    }
-    const unsigned passed = __ballot_sync(0xffffffffu, before + running > target);
-    if (passed != 0) {
-      if (lane == 0) ids[blockIdx.x] = first + __ffs(static_cast<int>(passed)) - 1;
-      return;
-    }
-    before += __shfl_sync(0xffffffffu, running, 31);
-  }
+  int owner = 0;
+  while (before + shared.sums[owner] <= target) before += shared.sums[owner++];
+  const int per_thread = (per_warp + kThreads - 1) / kThreads;
+  const int owner_end = min(size, (owner + 1) * per_warp);
+  const int own_begin = min(owner_end, owner * per_warp + static_cast<int>(threadIdx.x) * per_thread);
+  const int own_end = min(owner_end, own_begin + per_thread);
+  uint64_t own = 0;
+  for (int i = own_begin; i < own_end; ++i) own += weight_if_kept(i);
+  uint64_t of_owner = 0;
+  before += sum_before(shared, own, &of_owner);
+  if (target < before || target >= before + own) return;
+  int i = own_begin;
+  for (; before + weight_if_kept(i) <= target; ++i) before += weight_if_kept(i);
+  ids[blockIdx.x] = i;
 }
 
 }  // namespace

@@ -44,4 +44,23 @@ __device__ __forceinline__ uint64_t warp_sum_u64(uint64_t x) {
   return x;
 }
 
+// Calls take(logit, id) for those of a row that are this thread's, in ascending order: four neighbours at a time where
+// the row is aligned.
+template <int Threads, typename Take>
+__device__ __forceinline__ void for_own_tokens(const float* logits, int size, Take&& take) {
+  int scalar_begin = 0;
+  if (reinterpret_cast<uintptr_t>(logits) % 16 == 0) {
+#pragma unroll 2
+    for (int v = static_cast<int>(threadIdx.x); v < size / 4; v += Threads) {
+      const float4 x = reinterpret_cast<const float4*>(logits)[v];
+      take(x.x, 4 * v);
+      take(x.y, 4 * v + 1);
+      take(x.z, 4 * v + 2);
+      take(x.w, 4 * v + 3);
+    }
+    scalar_begin = size / 4 * 4;
+  }
+  for (int i = scalar_begin + static_cast<int>(threadIdx.x); i < size; i += Threads) take(logits[i], i);
+}
+
 }  // namespace quire::cuda

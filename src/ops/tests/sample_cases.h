@@ -21,7 +21,7 @@ inline SampleCase make_sample_case(TestRandom& random, int64_t size) {
   SampleCase result;
   result.size = size;
   for (const float temperature : {0.0f, 0.3f, 1.0f, 3.0f}) {
-    for (const int32_t top_k : {0, 1, 2, 50, 5000}) {
+    for (const int32_t top_k : {0, 1, 2, 50, 2048, 5000}) {
       for (const float top_p : {1.0f, 0.9f, 0.3f, 1e-6f}) {
         for (const float min_p : {0.0f, 0.2f}) {
           SamplingRow row;
