@@ -7,6 +7,7 @@
 
 #include "ops/cuda/cuda_support.h"
 #include "ops/cuda/elementwise.h"
+#include "ops/cuda/linear_answers.h"
 #include "ops/cuda/linear_strict.h"
 #include "ops/cuda/weights.h"
 
@@ -150,6 +151,8 @@ Result<std::unique_ptr<LinearLibrary>> LinearLibrary::create() {
   CUDA_CHECK(cudaMemset(library->partial_sums(), 0xff, kMaxPartialSums * 4));
   return library;
 }
+
+LinearLibrary::LinearLibrary() : same_answers_(std::make_unique<SameAnswers>()) {}
 
 LinearLibrary::~LinearLibrary() {
   if (handle_ != nullptr) (void)cublasLtDestroy(handle_);

@@ -19,6 +19,8 @@ namespace quire::cuda {
 
 // y = x · wᵀ + beta * residual, all row-major, pointers and strides aligned to 16 bytes.
 struct MatmulShape {
+class SameAnswers;  // linear_answers.h
+
   int64_t num_tokens;
   int64_t n;
   int64_t k;
@@ -62,11 +64,14 @@ class LinearLibrary {
   float* partial_sums() const { return static_cast<float*>(partial_sums_.data()); }
 
   // Where slices of weights are dequantized to.
+  // Its ways to multiply whose bits are those of our kernels.
+  SameAnswers& same_answers() { return *same_answers_; }
+
   void* slice_data() const { return slice_.data(); }
   int64_t slice_bytes() const { return slice_.num_bytes(); }
 
  private:
-  LinearLibrary() = default;
+  LinearLibrary();
 
   cublasLtMatmulAlgo_t fastest(cudaStream_t stream, const MatmulShape& shape, const MatmulArgs& args,
                                const std::vector<cublasLtMatmulAlgo_t>& candidates);
@@ -88,6 +93,7 @@ struct F8Tokens {
   float* scales;   // [num_tokens]
 };
 F8Tokens f8_tokens(const LinearLibrary& library, int64_t num_tokens, int64_t k);
+  std::unique_ptr<SameAnswers> same_answers_;
 
 bool accepts_cublaslt(const LinearCall& call);
 void linear_cublaslt(const LinearCall& call);

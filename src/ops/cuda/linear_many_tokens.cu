@@ -15,6 +15,7 @@
 
 #include "ops/cuda/elementwise.h"
 #include "ops/cuda/launch.cuh"
+#include "ops/cuda/linear_answers.h"
 #include "ops/cuda/linear_cublaslt.h"
 #include "ops/cuda/linear_few_tokens.cuh"
 #include "ops/cuda/tensor_map.h"
@@ -331,14 +332,74 @@ void launch(const LinearCall& call, const Output& output, const WeightRows& weig
   launch_tile<W, kTile>(call, w_map, x_map, args, lie.has_part_blocks);
 }
 
-template <typename W>
-void launch_floats(const LinearCall& call, const Output& output, const WeightRows& weight) {
-  launch<W>(call, output, weight,
-            {.data = call.x.raw_data(), .stride = call.x.stride(0), .scales = nullptr, .scale_stride = 0});
-}
-
 char* offset_bytes(const void* data, int64_t num_bytes) {
   return const_cast<char*>(static_cast<const char*>(data)) + num_bytes;
+}
+
+struct Buffer {
+  char* data;
+  int64_t num_bytes;
+};
+
+// By cuBLASLt, where a way of it has the same bits (of one part of k) and is faster: the products, plain or into
+// `buffer`, from which the gated activation takes them. False: nothing was done.
+template <typename W>
+bool multiply_by_library(const LinearCall& call, const Output& output, const WeightRows& weight, const Buffer& buffer) {
+  if (weight.num_parts > 1 || output.bias != nullptr || output.residual != nullptr) return false;
+  const bool is_gated = output.gate != Gate::kNone;
+  const int64_t k = call.weight.k;
+  const int64_t row_bytes = weight.num_rows * dtype_bytes(output.y_dtype);
+  int64_t most = output.num_tokens;
+  if (is_gated) most = std::min(most, buffer.num_bytes / row_bytes / kLargestTile * kLargestTile);
+  if (most == 0) return false;
+  const auto shape_of = [&](int64_t num_tokens) {
+    return MatmulShape{.num_tokens = num_tokens,
+                       .n = weight.num_rows,
+                       .k = k,
+                       .dtype = call.x.dtype(),
+                       .y_dtype = output.y_dtype,
+                       .x_stride = call.x.stride(0),
+                       .y_stride = is_gated ? weight.num_rows : output.y_stride,
+                       .residual_stride = 0};
+  };
+  const MatmulShape shape = shape_of(most);
+  const cublasLtMatmulAlgo_t* const answer =
+      call.library->same_answers().find(call.stream, *call.library, shape, weight.data, [&](void* y, const void* x) {
+        Output plain = output;
+        plain.y = y;
+        plain.y_stride = weight.num_rows;
+        plain.num_tokens = static_cast<int>(most);
+        plain.num_outputs = static_cast<int>(weight.num_rows);
+        plain.gate = Gate::kNone;
+        launch<W>(call, plain, weight, {.data = x, .stride = k, .scales = nullptr, .scale_stride = 0});
+      });
+  if (answer == nullptr) return false;
+  const int64_t x_row_bytes = call.x.stride(0) * 2;
+  const int64_t y_row_bytes = output.y_stride * dtype_bytes(output.y_dtype);
+  for (int64_t first = 0; first < output.num_tokens; first += most) {
+    const int64_t count = std::min(most, output.num_tokens - first);
+    char* const y = offset_bytes(output.y, first * y_row_bytes);
+    call.library->run(call.stream, shape_of(count),
+                      {.y = is_gated ? buffer.data : y,
+                       .x = offset_bytes(call.x.raw_data(), first * x_row_bytes),
+                       .w = weight.data,
+                       .residual = nullptr},
+                      *answer);
+    if (!is_gated) continue;
+    const int64_t half = weight.num_rows / 2;
+    const ConstTensorView products(buffer.data, output.y_dtype, {count, weight.num_rows});
+    const TensorView target = TensorView(y, output.y_dtype, {count, output.y_stride}).slice(1, 0, output.num_outputs);
+    binary(call.stream, output.gate == Gate::kSilu ? BinaryOp::kSiluMultiply : BinaryOp::kGeluTanhMultiply, target,
+           products.slice(1, 0, half), products.slice(1, half, 2 * half));
+  }
+  return true;
+}
+
+template <typename W>
+void launch_floats(const LinearCall& call, const Output& output, const WeightRows& weight, const Buffer& buffer) {
+  if (multiply_by_library<W>(call, output, weight, buffer)) return;
+  launch<W>(call, output, weight,
+            {.data = call.x.raw_data(), .stride = call.x.stride(0), .scales = nullptr, .scale_stride = 0});
 }
 
 // Activations become e4m3 in the buffer of slices, as many at once as find room.
@@ -384,7 +445,7 @@ void linear_many_tokens(const LinearCall& call) {
                         .boxes_of_unit = kPairBytes / kRowBytes};
   if (weight.layout == Layout::kCudaF8) return multiply_f8(call, rows);
   const auto function = call.x.dtype() == DType::kBF16 ? launch_floats<bf16> : launch_floats<f16>;
-  function(call, output_of(call), rows);
+  function(call, output_of(call), rows, {static_cast<char*>(call.library->slice_data()), call.library->slice_bytes()});
 }
 
 void linear_many_tokens_integer(const LinearCall& call) {
@@ -395,13 +456,16 @@ void linear_many_tokens_integer(const LinearCall& call) {
   const int num_chunks = static_cast<int>(weight.k / kChunk);
   const int num_parts = strict_parts_of_chunks(num_tiles_of(whole), num_chunks);
   const int64_t row_bytes = weight.k * 2;
-  const int64_t most_rows = call.library->slice_bytes() / row_bytes;
+  // Half of the buffer is for products that are to be gated.
+  const int64_t number_bytes = is_gated ? call.library->slice_bytes() / 2 : call.library->slice_bytes();
+  const int64_t most_rows = number_bytes / row_bytes;
   const int64_t most = is_gated ? most_rows / 2 / kHalfRows * kHalfRows : most_rows / kRows * kRows;  // outputs of y
   CHECK(most > 0);
   const DType dtype = call.x.dtype();
   for (int64_t first = 0; first < whole.num_outputs; first += most) {
     const int64_t count = std::min<int64_t>(most, whole.num_outputs - first);
-    void* const numbers = call.library->slice_data();
+    char* const numbers = static_cast<char*>(call.library->slice_data());
+    const Buffer products = {numbers + number_bytes, call.library->slice_bytes() - number_bytes};
     write_numbers(call.stream, weight, {.out = numbers, .dtype = dtype, .first_row = first, .num_rows = count});
     if (is_gated) {
       write_numbers(call.stream, weight,
@@ -423,7 +487,7 @@ void linear_many_tokens_integer(const LinearCall& call) {
                           .num_units = num_chunks,
                           .boxes_of_unit = static_cast<int>(kChunk * 2 / kRowBytes)};
     const auto function = dtype == DType::kBF16 ? launch_floats<bf16> : launch_floats<f16>;
-    function(call, output, rows);
+    function(call, output, rows, products);
   }
 }
 
