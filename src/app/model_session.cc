@@ -23,14 +23,23 @@ namespace quire::app {
 
 namespace json = boost::json;
 
+bool wants_cuda(const EngineFlags& flags) {
+  return flags.backend == "cuda" || flags.device.rfind("cuda", 0) == 0;
+}
+
+int gpu_index(const EngineFlags& flags) {
+  const size_t colon = flags.device.find(':');
+  return colon == std::string::npos ? 0 : std::stoi(flags.device.substr(colon + 1));
+}
+
+bool names_no_device(const EngineFlags& flags) {
+  return flags.backend == "auto" && flags.device == "auto";
+}
+
 namespace {
 
 constexpr int64_t kMaxTemplateBytes = 1 << 20;
 constexpr int64_t kMostBytesOfSmallModel = int64_t{1} << 30;
-
-bool wants_cuda(const EngineFlags& flags) {
-  return flags.backend == "cuda" || flags.device.rfind("cuda", 0) == 0;
-}
 
 BackendOptions backend_options(const EngineFlags& flags, Compute compute) {
   BackendOptions options;
@@ -38,12 +47,11 @@ BackendOptions backend_options(const EngineFlags& flags, Compute compute) {
     options.kind = BackendKind::kReference;
   } else if (wants_cuda(flags)) {
     options.kind = BackendKind::kCuda;
-    if (const size_t colon = flags.device.find(':'); colon != std::string::npos) {
-      options.device_index = std::stoi(flags.device.substr(colon + 1));
-    }
+    options.device_index = gpu_index(flags);
   }
   options.num_threads = flags.num_threads;
   options.compute = compute;
+  options.is_strict = flags.sameness == "strict";
   if (flags.quantization == "fp8") options.weight_quantization = WeightQuantization::kF8;
   if (flags.quantization == "int8") options.weight_quantization = WeightQuantization::kI8;
   for (const std::string& forced : flags.kernels) {
@@ -51,41 +59,48 @@ BackendOptions backend_options(const EngineFlags& flags, Compute compute) {
     options.forced_kernels[forced.substr(0, equals)] = forced.substr(equals + 1);
   }
   return options;
-  options.is_strict = flags.sameness == "strict";
 }
 
-// What `quire tune` found on this machine.
-std::vector<TunedLinear> load_tuning(const EngineFlags& flags, Console& console) {
-  const TuningKey key = tuning_key(read_cpu_info(), flags.num_threads);
+// What `quire tune` found on this machine's processor or GPU.
+TunedChoices load_tuning(const TuningKey& key, Console& console) {
   const std::filesystem::path path = tuning_path(read_environment().tuning_folder, key);
-  Result<std::vector<TunedLinear>> choices = read_tuning(path, key);
+  Result<TunedChoices> choices = read_tuning(path, key);
   if (!choices.is_ok()) {
     console.warn("kernels are chosen as usual: " + choices.status().message());
     return {};
   }
-  if (!choices.value().empty()) {
+  if (choices.value().size() > 0) {
     console.info(fmt::format("{} kernel choices from {}", choices.value().size(), path.string()));
   }
   return std::move(choices).value();
 }
 
+// A GPU with what was tuned for it, unless that is about to be measured anew.
+Result<std::unique_ptr<Ops>> create_gpu_ops(BackendOptions options, bool is_tuning, Console& console) {
+  const Result<std::string> gpu = gpu_of_tuning(options.device_index);
+  options.is_tuning = is_tuning;
+  if (gpu.is_ok() && !is_tuning) options.tuned_products = load_tuning(tuning_key(gpu.value()), console).products;
+  return create_ops(options);
+}
+
 // What the flags name; where they name nothing, a GPU if there is one that this build can use, else the CPU.
-Result<std::unique_ptr<Ops>> choose_ops(const EngineFlags& flags, WeightKind weights, bool is_first_token_urgent,
+Result<std::unique_ptr<Ops>> choose_ops(const EngineFlags& flags, WeightKind weights, const SessionOptions& session,
                                         Console& console) {
-  const Compute of_cpu = choose_compute(flags.compute, DeviceKind::kCpu, weights);
   const Compute of_gpu = choose_compute(flags.compute, DeviceKind::kCuda, weights);
-  BackendOptions options = backend_options(flags, wants_cuda(flags) ? of_gpu : of_cpu);
-  options.is_first_token_urgent = is_first_token_urgent;
-  if (options.kind == BackendKind::kCpu) options.tuned_linear = load_tuning(flags, console);
-  if (flags.backend != "auto" || flags.device != "auto" || !has_cuda_backend()) return create_ops(options);
-  options.kind = BackendKind::kCuda;
-  options.compute = of_gpu;
-  Result<std::unique_ptr<Ops>> ops = create_ops(options);
-  const StatusCode code = ops.status().code();
-  if (code != StatusCode::kUnavailable && code != StatusCode::kUnimplemented) return ops;
-  console.info("computing on the CPU: " + ops.status().message());
-  options.kind = BackendKind::kCpu;
-  options.compute = of_cpu;
+  if (wants_cuda(flags)) return create_gpu_ops(backend_options(flags, of_gpu), session.is_tuning, console);
+  if (names_no_device(flags) && has_cuda_backend()) {
+    BackendOptions options = backend_options(flags, of_gpu);
+    options.kind = BackendKind::kCuda;
+    Result<std::unique_ptr<Ops>> ops = create_gpu_ops(options, session.is_tuning, console);
+    const StatusCode code = ops.status().code();
+    if (code != StatusCode::kUnavailable && code != StatusCode::kUnimplemented) return ops;
+    console.info("computing on the CPU: " + ops.status().message());
+  }
+  BackendOptions options = backend_options(flags, choose_compute(flags.compute, DeviceKind::kCpu, weights));
+  options.is_first_token_urgent = session.is_first_token_urgent;
+  if (options.kind == BackendKind::kCpu) {
+    options.tuned_linear = load_tuning(tuning_key(read_cpu_info(), flags.num_threads), console).linear;
+  }
   return create_ops(options);
 }
 
@@ -109,6 +124,7 @@ EngineOptions engine_options(const EngineFlags& flags, Compute compute, const Op
   if (ops.device().kind == DeviceKind::kCuda) {
     options.max_num_seqs = kDefaultSeqsOfGpu;
     options.max_num_batched_tokens = std::max(kDefaultBatchedTokensOfGpu, flags.max_num_seqs);
+    options.is_strict = flags.sameness == "strict";
   }
   if (flags.max_num_seqs > 0) options.max_num_seqs = flags.max_num_seqs;
   if (flags.max_num_batched_tokens > 0) {
@@ -124,7 +140,6 @@ EngineOptions engine_options(const EngineFlags& flags, Compute compute, const Op
                                                          : PreemptionMode::kAuto;
   options.memory_utilization = flags.memory_utilization;
   options.kv_dtype = parse_float_dtype(flags.kv_cache_dtype);
-    options.is_strict = flags.sameness == "strict";
   options.compute = compute;
   // f16 weights that auto multiplies in float do not ask for K and V of 32 bits.
   if (flags.compute == "auto" && compute == Compute::kF32 && !options.kv_dtype.has_value()) {
@@ -259,7 +274,7 @@ Result<ModelSession> open_model_session(const EngineFlags& flags, Console& conso
   const WeightKind weights = flags.quantization == "int8" ? WeightKind::kInteger
                              : is_random                  ? weight_kind(*load_options.random_format)
                                                           : main_weight_kind(checkpoint.tensors());
-  ASSIGN_OR_RETURN(session.ops, choose_ops(flags, weights, options.is_first_token_urgent, console));
+  ASSIGN_OR_RETURN(session.ops, choose_ops(flags, weights, options, console));
   if (session.ops->device().kind == DeviceKind::kCpu) RETURN_IF_ERROR(check_supported_on_cpu(flags));
   if (checkpoint.has_tensors()) {
     // Said before minutes of loading, not after.

@@ -38,7 +38,13 @@ struct SessionOptions {
   bool reads_sampling_defaults = false;  // what the model's makers recommend
   TextFrontend::Parsers parsers = {};    // how the model writes tool calls and thinking
   std::function<void(int64_t num_bytes_done, int64_t num_bytes_total)> on_progress = nullptr;
+  bool is_tuning = false;  // a GPU measures products anew
 };
+
+// Whether the flags name a GPU, and which; whether they leave the choice to us.
+bool wants_cuda(const EngineFlags& flags);
+int gpu_index(const EngineFlags& flags);
+bool names_no_device(const EngineFlags& flags);
 
 // Opens, loads and plans memory, telling the console what is loaded, where, how large and how fast.
 Result<ModelSession> open_model_session(const EngineFlags& flags, Console& console, const SessionOptions& options = {});

@@ -1,5 +1,6 @@
-// `quire tune`: measures the kernel rows of linear layers on this machine, for the matrices of a model or for common
-// formats, and keeps what is faster than the tables' order in a file that every later start reads.
+// `quire tune`: measures the ways to multiply the matrices of a model, or of common formats, on this machine, and keeps
+// the choice in a file that every later start reads: kernel rows on the CPU, the library's algorithms on a GPU
+// (tune_gpu.h).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,8 +11,10 @@
 #include "app/console.h"
 #include "app/json_lines.h"
 #include "app/model_path.h"
+#include "app/model_session.h"
 #include "app/options.h"
 #include "app/tune_file.h"
+#include "app/tune_gpu.h"
 #include "app/tune_measure.h"
 #include "base/cpu_info.h"
 #include "weights/checkpoint.h"
@@ -23,8 +26,7 @@ namespace json = boost::json;
 namespace {
 
 struct TuneOptions {
-  std::string model;
-  int num_threads = 0;
+  EngineFlags engine;
   double seconds = 0.3;
   bool forgets = false;
   bool is_json = false;
@@ -90,21 +92,22 @@ void print(const TuneResult& result, bool is_json) {
   print_result(text + "\n");
 }
 
-Status run(const TuneOptions& options) {
-  Console console(LogLevel::kInfo);
+Status forget(const std::filesystem::path& path, Console& console) {
+  std::error_code error;
+  const bool was_there = std::filesystem::remove(path, error);
+  if (error) return unavailable(path.string() + " cannot be removed: " + error.message());
+  console.info(was_there ? "removed " + path.string() : "there was no " + path.string());
+  return ok_status();
+}
+
+Status tune_cpu(const TuneOptions& options, const std::filesystem::path& folder, Console& console) {
   const CpuInfo cpu = read_cpu_info();
-  const TuningKey key = tuning_key(cpu, options.num_threads);
-  const std::filesystem::path path = tuning_path(read_environment().tuning_folder, key);
-  if (options.forgets) {
-    std::error_code error;
-    const bool was_there = std::filesystem::remove(path, error);
-    if (error) return unavailable(path.string() + " cannot be removed: " + error.message());
-    console.info(was_there ? "removed " + path.string() : "there was no " + path.string());
-    return ok_status();
-  }
+  const TuningKey key = tuning_key(cpu, options.engine.num_threads);
+  const std::filesystem::path path = tuning_path(folder, key);
+  if (options.forgets) return forget(path, console);
   std::vector<TuneShape> shapes = common_shapes();
-  if (!options.model.empty()) {
-    ASSIGN_OR_RETURN(shapes, shapes_of_model(options.model, console));
+  if (!options.engine.model.empty()) {
+    ASSIGN_OR_RETURN(shapes, shapes_of_model(options.engine.model, console));
   }
   ThreadPool pool(key.num_threads);
   std::vector<TuneResult> results;
@@ -123,33 +126,46 @@ Status run(const TuneOptions& options) {
     });
   };
   const size_t num_new = choices.size();
-  Result<std::vector<TunedLinear>> before = read_tuning(path, key);
+  Result<TunedChoices> before = read_tuning(path, key);
   if (!before.is_ok()) console.warn(before.status().message());
   if (before.is_ok()) {
-    for (TunedLinear& old : before.value()) {
+    for (TunedLinear& old : before.value().linear) {
       if (!is_measured_anew(old)) choices.push_back(std::move(old));
     }
     std::stable_sort(choices.begin(), choices.end(),
                      [](const TunedLinear& a, const TunedLinear& b) { return (a.k == 0) < (b.k == 0); });
   }
-  RETURN_IF_ERROR(write_tuning(path, key, choices));
+  RETURN_IF_ERROR(write_tuning(path, key, {.linear = std::move(choices), .products = {}}));
   console.info(
       fmt::format("{} of {} choices differ from the usual ones; kept in {}", num_new, results.size(), path.string()));
   return ok_status();
+}
+
+// A GPU where the flags name one, or where they name nothing, a model is given and there is one that later commands
+// would take.
+Status run(const TuneOptions& options) {
+  Console console(parse_log_level(options.engine.log_level));
+  const std::filesystem::path folder = read_environment().tuning_folder;
+  if (wants_cuda(options.engine) || (names_no_device(options.engine) && !options.engine.model.empty())) {
+    const Result<std::string> gpu = gpu_of_tuning(gpu_index(options.engine));
+    if (wants_cuda(options.engine)) RETURN_IF_ERROR(gpu.status());
+    if (gpu.is_ok()) {
+      const TuningKey key = tuning_key(gpu.value());
+      if (options.forgets) return forget(tuning_path(folder, key), console);
+      return tune_gpu(options.engine, key, tuning_path(folder, key), options.is_json, console);
+    }
+  }
+  return tune_cpu(options, folder, console);
 }
 
 }  // namespace
 
 std::function<Status()> declare_tune(CLI::App& parser) {
   auto options = std::make_shared<TuneOptions>();
-  add_model_argument(parser, options->model);
+  add_engine_flags(parser, options->engine);
   parser.get_option("MODEL")->required(false)->description(
-      "Tune for the matrices of this model; without it, for common formats");
-  parser
-      .add_option("--threads", options->num_threads, "CPU threads, as later commands will have; 0: the machine's own")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
-  parser.add_option("--seconds", options->seconds, "Time for each matrix and range of tokens")
+      "Tune for the matrices of this model; without it, for common formats on the CPU");
+  parser.add_option("--seconds", options->seconds, "On the CPU: time for each matrix and range of tokens")
       ->check(CLI::Range(0.0, 3600.0))
       ->capture_default_str();
   parser.add_flag("--forget", options->forgets, "Remove what was found on this machine");

@@ -56,10 +56,11 @@ TEST(TuneFile, IsReadAsItWasWritten) {
   std::filesystem::remove_all(folder);
   const TuningKey key{"Test CPU", "avx2", 2, "1.0"};
   const std::filesystem::path path = tuning_path(folder / "new", key);
-  EXPECT_TRUE(read_tuning(path, key).value().empty());
-  ASSERT_TRUE(write_tuning(path, key, {{FormatId::kQ4_0, 576, 2, 8, "avx2_int8"}}).is_ok());
-  const std::vector<TunedLinear> choices = read_tuning(path, key).value();
-  ASSERT_EQ(choices.size(), 1u);
+  EXPECT_EQ(read_tuning(path, key).value().size(), 0u);
+  ASSERT_TRUE(write_tuning(path, key, {.linear = {{FormatId::kQ4_0, 576, 2, 8, "avx2_int8"}}, .products = {}}).is_ok());
+  const TunedChoices read = read_tuning(path, key).value();
+  const std::vector<TunedLinear>& choices = read.linear;
+  ASSERT_EQ(read.size(), 1u);
   EXPECT_EQ(choices[0].format, FormatId::kQ4_0);
   EXPECT_EQ(choices[0].k, 576);
   EXPECT_EQ(choices[0].min_tokens, 2);
@@ -85,6 +86,35 @@ TEST(TuneFile, IsReadAsItWasWritten) {
     EXPECT_FALSE(read_tuning(path, key).is_ok()) << number;
   }
   EXPECT_FALSE(write_tuning("/proc/no/such/x.json", key, {}).is_ok());
+  std::filesystem::remove_all(folder);
+}
+
+TEST(TuneFile, KeepsAGpusProductsApart) {
+  const std::filesystem::path folder = testing::TempDir() + "/quire_tune_file_gpu";
+  std::filesystem::remove_all(folder);
+  const TuningKey key = tuning_key("Test GPU, 9.0, cuBLASLt 1");
+  const std::filesystem::path path = tuning_path(folder, key);
+  const TunedProduct product{64, 4096, 14336, DType::kF8E4M3, DType::kBF16, true, std::string(128, 'a')};
+  ASSERT_TRUE(write_tuning(path, key, {.linear = {}, .products = {product}}).is_ok());
+  const TunedChoices choices = read_tuning(path, key).value();
+  EXPECT_TRUE(choices.linear.empty());
+  ASSERT_EQ(choices.products.size(), 1u);
+  EXPECT_TRUE(choices.products[0] == product);
+  EXPECT_FALSE(read_tuning(path, tuning_key("Test GPU, 9.0, cuBLASLt 2")).is_ok());
+
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  for (const auto& [from, to] : {std::pair{"\"num_tokens\":64", "\"num_tokens\":0"},
+                                 {"\"n\":4096", "\"n\":99999999999"},
+                                 {"\"bf16\"", "\"q4_0\""},
+                                 {"true", "1"},
+                                 {"\"matmul\"", "\"attention\""}}) {
+    std::string changed = text.str();
+    ASSERT_NE(changed.find(from), std::string::npos) << from;
+    changed.replace(changed.find(from), std::string(from).size(), to);
+    std::ofstream(path, std::ios::trunc) << changed;
+    EXPECT_FALSE(read_tuning(path, key).is_ok()) << to;
+  }
   std::filesystem::remove_all(folder);
 }
 

@@ -16,6 +16,12 @@ Result<std::unique_ptr<Ops>> as_ops(Result<std::unique_ptr<Backend>> backend) {
   return std::unique_ptr<Ops>(std::move(backend).value());
 }
 
+#ifndef QUIRE_HAS_CUDA
+Status no_cuda() {
+  return unimplemented("this build has no CUDA backend: rebuild where the CUDA toolkit is installed, or use the CPU");
+}
+#endif
+
 }  // namespace
 
 bool has_cuda_backend() {
@@ -43,11 +49,25 @@ Result<std::unique_ptr<Ops>> create_ops(const BackendOptions& options) {
 #ifdef QUIRE_HAS_CUDA
       return as_ops(CudaOps::create(options));
 #else
-      return unimplemented(
-          "this build has no CUDA backend: rebuild where the CUDA toolkit is installed, or use the CPU");
+      return no_cuda();
 #endif
   }
   return internal_error("unknown backend");
+}
+
+std::vector<TunedProduct> tuned_products([[maybe_unused]] const Ops& ops) {
+#ifdef QUIRE_HAS_CUDA
+  if (const auto* cuda_ops = dynamic_cast<const CudaOps*>(&ops); cuda_ops != nullptr) return cuda_ops->tuned_products();
+#endif
+  return {};
+}
+
+Result<std::string> gpu_of_tuning([[maybe_unused]] int device_index) {
+#ifdef QUIRE_HAS_CUDA
+  return CudaOps::tuning_identity(device_index);
+#else
+  return no_cuda();
+#endif
 }
 
 }  // namespace quire

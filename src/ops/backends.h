@@ -31,6 +31,18 @@ struct TunedLinear {
   std::string row;
 };
 
+// How a GPU's library multiplies matrices of a shape the fastest way, as `tuned_products` tells it.
+struct TunedProduct {
+  int64_t num_tokens = 0;  // a power of two: products of more than half as many tokens, and up to as many
+  int64_t n = 0;
+  int64_t k = 0;
+  DType dtype = DType::kBF16;  // of both factors
+  DType y_dtype = DType::kBF16;
+  bool has_residual = false;
+  std::string algorithm;  // in the library's own words
+  bool operator==(const TunedProduct&) const = default;
+};
+
 struct BackendOptions {
   BackendKind kind = BackendKind::kCpu;
   int device_index = 0;
@@ -40,6 +52,8 @@ struct BackendOptions {
   std::vector<TunedLinear> tuned_linear = {};                          // CPU; the first that fits is tried
   bool is_first_token_urgent = false;                                  // CPU: more so than the tokens right after it
   WeightQuantization weight_quantization = WeightQuantization::kNone;  // kF8: GPU
+  std::vector<TunedProduct> tuned_products = {};                       // GPU
+  bool is_tuning = false;  // GPU: the first product of a shape is measured thoroughly, on data of the tuner's own
   bool is_strict = false;  // GPU: one order of sums for any number of tokens (the CPU has no other)
 };
 
@@ -47,5 +61,11 @@ struct BackendOptions {
 bool has_cuda_backend();
 
 Result<std::unique_ptr<Ops>> create_ops(const BackendOptions& options);
+
+// What a backend's library has chosen for the products that came by so far; nothing but on a GPU.
+std::vector<TunedProduct> tuned_products(const Ops& ops);
+
+// What such choices hold for: GPU and library, "NVIDIA H200, 9.0, cuBLASLt 130101". The error says why there is none.
+Result<std::string> gpu_of_tuning(int device_index);
 
 }  // namespace quire

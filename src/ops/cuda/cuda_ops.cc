@@ -67,9 +67,7 @@ Status check_forced(std::span<const KernelRow<Call>> rows, const std::string& op
   return invalid_argument("--kernel " + op + "=" + name + ": there is no such kernel; there are " + names);
 }
 
-}  // namespace
-
-Result<std::unique_ptr<CudaOps>> CudaOps::create(const BackendOptions& options) {
+Result<int> count_devices() {
   int num_devices = 0;
   if (const cudaError_t error = cudaGetDeviceCount(&num_devices); error != cudaSuccess || num_devices == 0) {
     (void)cudaGetLastError();
@@ -77,7 +75,29 @@ Result<std::unique_ptr<CudaOps>> CudaOps::create(const BackendOptions& options) 
                        (error == cudaSuccess ? "none is visible" : cudaGetErrorString(error)) +
                        "): check nvidia-smi, or use the CPU");
   }
+  return num_devices;
+}
+
+Result<cudaDeviceProp> read_properties(int device_index, int num_devices) {
+  if (device_index < 0 || device_index >= num_devices) {
+    return invalid_argument("there is no GPU " + std::to_string(device_index) + ": this machine has " +
+                            std::to_string(num_devices) + ", counted from 0");
+  }
+  cudaDeviceProp properties;
+  CUDA_CHECK(cudaGetDeviceProperties(&properties, device_index));
+  return properties;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<CudaOps>> CudaOps::create(const BackendOptions& options) {
+  ASSIGN_OR_RETURN(const int num_devices, count_devices());
   for (const auto& [op, name] : options.forced_kernels) {
+    if (options.is_strict && name != "any_shape") {
+      return invalid_argument("--kernel " + op + "=" + name +
+                              " does not go with --sameness strict, which chooses kernels by what does not change bits: "
+                              "leave one of the two out");
+    }
     if (op == "linear") {
       RETURN_IF_ERROR(check_forced(cuda::linear_rows(), op, name));
     } else if (op == "attention") {
@@ -89,17 +109,7 @@ Result<std::unique_ptr<CudaOps>> CudaOps::create(const BackendOptions& options) 
                               "\"; it has for linear and attention, and decoder_step=on");
     }
   }
-  if (options.device_index < 0 || options.device_index >= num_devices) {
-    return invalid_argument("there is no GPU " + std::to_string(options.device_index) + ": this machine has " +
-                            std::to_string(num_devices) + ", counted from 0");
-  }
-    if (options.is_strict && name != "any_shape") {
-      return invalid_argument("--kernel " + op + "=" + name +
-                              " does not go with --sameness strict, which chooses kernels by what does not change bits: "
-                              "leave one of the two out");
-    }
-  cudaDeviceProp properties;
-  CUDA_CHECK(cudaGetDeviceProperties(&properties, options.device_index));
+  ASSIGN_OR_RETURN(const cudaDeviceProp properties, read_properties(options.device_index, num_devices));
   if (properties.major * 10 + properties.minor != 90) {
     return unimplemented(std::string("the GPU is a ") + properties.name + " of compute capability " +
                          std::to_string(properties.major) + "." + std::to_string(properties.minor) +
@@ -111,7 +121,7 @@ Result<std::unique_ptr<CudaOps>> CudaOps::create(const BackendOptions& options) 
                             format_bytes(static_cast<int64_t>(properties.totalGlobalMem));
   std::unique_ptr<CudaOps> ops(new CudaOps(options, std::move(description)));
   CUDA_CHECK(cudaStreamCreate(&ops->stream_));
-  ASSIGN_OR_RETURN(ops->library_, cuda::LinearLibrary::create());
+  ASSIGN_OR_RETURN(ops->library_, cuda::LinearLibrary::create(options.tuned_products, options.is_tuning));
   if (ops->forced_kernel("decoder_step") == "on") {
     ASSIGN_OR_RETURN(cuda::DecoderStepMemory memory, cuda::DecoderStepMemory::create());
     ops->decoder_step_memory_ = std::make_unique<cuda::DecoderStepMemory>(std::move(memory));
@@ -124,6 +134,7 @@ CudaOps::CudaOps(const BackendOptions& options, std::string description)
       description_(std::move(description)),
       compute_(options.compute),
       weight_quantization_(options.weight_quantization),
+      is_strict_(options.is_strict),
       forced_kernels_(options.forced_kernels.begin(), options.forced_kernels.end()),
       pool_(options.num_threads > 0 ? options.num_threads : default_num_threads(read_cpu_info())) {}
 
@@ -133,13 +144,24 @@ CudaOps::~CudaOps() {
 
 std::string CudaOps::numerics() const {
   // Raised whenever a row, or the choice of rows, gives other numbers than before.
-  constexpr int kVersion = 4;
-      is_strict_(options.is_strict),
+  constexpr int kVersion = 5;
   std::string text = description_ + ", numerics " + std::to_string(kVersion);
   if (weight_quantization_ == WeightQuantization::kF8) text += ", weights in e4m3";
   if (weight_quantization_ == WeightQuantization::kI8) text += ", weights in int8";
+  if (is_strict_) text += ", strict";
   for (const auto& [op, row] : forced_kernels_) text += ", " + op + "=" + row;
   return text;
+}
+
+std::vector<TunedProduct> CudaOps::tuned_products() const {
+  return library_->chosen_products();
+}
+
+Result<std::string> CudaOps::tuning_identity(int device_index) {
+  ASSIGN_OR_RETURN(const int num_devices, count_devices());
+  ASSIGN_OR_RETURN(const cudaDeviceProp properties, read_properties(device_index, num_devices));
+  return std::string(properties.name) + ", " + std::to_string(properties.major) + "." +
+         std::to_string(properties.minor) + ", cuBLASLt " + std::to_string(cublasLtGetVersion());
 }
 
 std::string_view CudaOps::forced_kernel(std::string_view op) const {
@@ -148,7 +170,6 @@ std::string_view CudaOps::forced_kernel(std::string_view op) const {
 }
 
 Ops::MemorySize CudaOps::memory() const {
-  if (is_strict_) text += ", strict";
   size_t free_bytes = 0;
   size_t total_bytes = 0;
   CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
@@ -340,6 +361,7 @@ void CudaOps::norm_gated_linear(OpContext& context, TensorView y, ConstTensorVie
   CHECK(2 * y.size(1) == weight.n);
   CHECK(x.size(1) == weight.k);
   if (!forced_kernel("linear").empty()) return Ops::norm_gated_linear(context, y, x, norm, weight, bias, activation);
+  if (is_strict_) return strict_gated_linear(context, call, activation);
   if (cuda::accepts_gated_gemv(call)) return cuda::linear_gemv(call);
   if (cuda::accepts_gated_gemv_integer(call)) return cuda::linear_gemv_integer(call);
   if (cuda::accepts_gated_int8(call)) return cuda::linear_int8(call);
@@ -356,12 +378,25 @@ void CudaOps::norm_gated_linear(OpContext& context, TensorView y, ConstTensorVie
   norm_gated_linear(context, y, normed, {}, weight, bias, activation);
 }
 
+void CudaOps::strict_gated_linear(OpContext& context, const cuda::LinearCall& call, Activation activation) {
+  if (cuda::accepts_strict_gate(call)) return cuda::linear_strict(call);
+  cuda::LinearCall normed_call = call;
+  normed_call.norm = {};
+  if (!call.norm.weight.is_given() || !cuda::accepts_strict_gate(normed_call)) {
+    return Ops::norm_gated_linear(context, call.y, call.x, call.norm, call.weight, call.epilogue.bias, activation);
+  }
+  const ArenaScope scope(context.scratch);
+  const TensorView normed = context.scratch.take(call.x.dtype(), {call.x.size(0), call.x.size(1)});
+  rms_norm(context, normed, call.x, call.norm.weight, call.norm.epsilon);
+  normed_call.x = normed;
+  cuda::linear_strict(normed_call);
+}
+
 void CudaOps::rope_and_write_kv(OpContext& context, TensorView q, TensorView k, ConstTensorView v,
                                 ConstTensorView table, RopeStyle style, const KvTarget& target) {
   CHECK(q.rank() == 3);
   CHECK(k.rank() == 3);
   CHECK(v.rank() == 3);
-  if (is_strict_) return strict_gated_linear(context, call, activation);
   const cuda::RopeWriteArgs args{.q = q,
                                  .k = k,
                                  .v = v,
@@ -376,20 +411,6 @@ void CudaOps::rope_and_write_kv(OpContext& context, TensorView q, TensorView k, 
   CHECK(target.slots.num_elements() == k.size(0));
   check_same_shape(k, v);
   cuda::rope_and_write(stream_of(context), args);
-}
-
-void CudaOps::strict_gated_linear(OpContext& context, const cuda::LinearCall& call, Activation activation) {
-  if (cuda::accepts_strict_gate(call)) return cuda::linear_strict(call);
-  cuda::LinearCall normed_call = call;
-  normed_call.norm = {};
-  if (!call.norm.weight.is_given() || !cuda::accepts_strict_gate(normed_call)) {
-    return Ops::norm_gated_linear(context, call.y, call.x, call.norm, call.weight, call.epilogue.bias, activation);
-  }
-  const ArenaScope scope(context.scratch);
-  const TensorView normed = context.scratch.take(call.x.dtype(), {call.x.size(0), call.x.size(1)});
-  rms_norm(context, normed, call.x, call.norm.weight, call.norm.epsilon);
-  normed_call.x = normed;
-  cuda::linear_strict(normed_call);
 }
 
 void CudaOps::rope_table(OpContext& context, TensorView table, ConstTensorView positions, const RopeParams& params) {

@@ -31,6 +31,9 @@ class CudaOps final : public Ops {
   Device device() const override { return {DeviceKind::kCuda, device_index_}; }
   std::string description() const override { return description_; }
   std::string numerics() const override;
+  // See ops/backends.h.
+  std::vector<TunedProduct> tuned_products() const;
+  static Result<std::string> tuning_identity(int device_index);
   bool takes_kv_dtype(DType dtype) const override { return Ops::takes_kv_dtype(dtype) || has_kv_scales(dtype); }
 
   MemorySize memory() const override;
@@ -97,10 +100,10 @@ class CudaOps final : public Ops {
   // Float weights become what weight_quantization_ says.
   Result<Weight> quantize(Weight packed) const;
   CudaOps(const BackendOptions& options, std::string description);
+  void strict_gated_linear(OpContext& context, const cuda::LinearCall& call, Activation activation);
 
   std::string_view forced_kernel(std::string_view op) const;
   // The context's, or the backend's own: the default stream cannot be recorded.
-  void strict_gated_linear(OpContext& context, const cuda::LinearCall& call, Activation activation);
   cudaStream_t stream_of(const OpContext& context) const {
     return context.stream != nullptr ? static_cast<cudaStream_t>(context.stream) : stream_;
   }
@@ -110,10 +113,10 @@ class CudaOps final : public Ops {
   std::string description_;
   Compute compute_;
   WeightQuantization weight_quantization_;
+  bool is_strict_;
   std::map<std::string, std::string, std::less<>> forced_kernels_;
   ThreadPool pool_;  // packs weights
   std::unique_ptr<cuda::LinearLibrary> library_;
-  bool is_strict_;
   std::unique_ptr<cuda::DecoderStepMemory> decoder_step_memory_;  // null unless the kernel is asked for
 };
 

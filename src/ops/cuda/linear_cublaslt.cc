@@ -9,6 +9,7 @@
 #include "ops/cuda/elementwise.h"
 #include "ops/cuda/linear_answers.h"
 #include "ops/cuda/linear_strict.h"
+#include "ops/cuda/product_tuner.h"
 #include "ops/cuda/weights.h"
 
 namespace quire::cuda {
@@ -140,7 +141,7 @@ void multiply(const LinearCall& call, const void* w, int64_t begin, int64_t end)
 
 }  // namespace
 
-Result<std::unique_ptr<LinearLibrary>> LinearLibrary::create() {
+Result<std::unique_ptr<LinearLibrary>> LinearLibrary::create(std::span<const TunedProduct> tuned, bool is_tuning) {
   std::unique_ptr<LinearLibrary> library(new LinearLibrary());
   if (const cublasStatus_t status = cublasLtCreate(&library->handle_); status != CUBLAS_STATUS_SUCCESS) {
     return internal_error(std::string("cuBLASLt does not start: ") + cublasLtGetStatusString(status));
@@ -149,7 +150,44 @@ Result<std::unique_ptr<LinearLibrary>> LinearLibrary::create() {
   ASSIGN_OR_RETURN(library->slice_, allocate_block(kSliceBytes));
   ASSIGN_OR_RETURN(library->partial_sums_, allocate_block(kMaxPartialSums * 4));
   CUDA_CHECK(cudaMemset(library->partial_sums(), 0xff, kMaxPartialSums * 4));
+  for (const TunedProduct& product : tuned) RETURN_IF_ERROR(library->choose(product));
+  library->is_tuning_ = is_tuning;
   return library;
+}
+
+Status LinearLibrary::choose(const TunedProduct& product) {
+  const std::optional<cublasLtMatmulAlgo_t> algorithm = parse_algorithm(product.algorithm);
+  const MatmulShape shape{.num_tokens = product.num_tokens,
+                          .n = product.n,
+                          .k = product.k,
+                          .dtype = product.dtype,
+                          .y_dtype = product.y_dtype,
+                          .x_stride = product.k,
+                          .y_stride = product.n,
+                          .residual_stride = product.has_residual ? product.n : 0};
+  const float* somewhere = static_cast<const float*>(workspace_.data());
+  const Descriptors descriptors(shape, {somewhere, somewhere});
+  cublasLtMatmulHeuristicResult_t result;
+  if (!algorithm.has_value() ||
+      cublasLtMatmulAlgoCheck(handle_, descriptors.operation, descriptors.w, descriptors.x, descriptors.residual,
+                              descriptors.y, &*algorithm, &result) != CUBLAS_STATUS_SUCCESS ||
+      result.workspaceSize > static_cast<size_t>(kWorkspaceBytes)) {
+    return invalid_argument("cuBLASLt cannot multiply " + std::to_string(product.num_tokens) + " x " +
+                            std::to_string(product.k) + " x " + std::to_string(product.n) +
+                            " as was chosen before: run `quire tune` again, or `quire tune --device cuda --forget`");
+  }
+  const Key key{product.num_tokens, product.n, product.k, product.dtype, product.y_dtype, product.has_residual};
+  chosen_.emplace(key, *algorithm);
+  return ok_status();
+}
+
+std::vector<TunedProduct> LinearLibrary::chosen_products() const {
+  std::vector<TunedProduct> products;
+  for (const auto& [key, algorithm] : chosen_) {
+    const auto& [num_tokens, n, k, dtype, y_dtype, has_residual] = key;
+    products.push_back({num_tokens, n, k, dtype, y_dtype, has_residual, algorithm_text(algorithm)});
+  }
+  return products;
 }
 
 LinearLibrary::LinearLibrary() : same_answers_(std::make_unique<SameAnswers>()) {}
@@ -200,9 +238,6 @@ void LinearLibrary::run(cudaStream_t stream, const MatmulShape& shape, const Mat
 
 cublasLtMatmulAlgo_t LinearLibrary::fastest(cudaStream_t stream, const MatmulShape& shape, const MatmulArgs& args,
                                             const std::vector<cublasLtMatmulAlgo_t>& candidates) {
-  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-  CUDA_CHECK(cudaStreamIsCapturing(stream, &capture));
-  if (candidates.size() == 1 || capture != cudaStreamCaptureStatusNone) return candidates.front();
   // Into memory of its own: y may be the residual, which every product would change.
   MatmulShape apart = shape;
   apart.y_stride = shape.n;
@@ -255,7 +290,14 @@ void LinearLibrary::matmul(cudaStream_t stream, const MatmulShape& shape, const 
     const std::vector<cublasLtMatmulAlgo_t> candidates =
         algorithms(typical, kTuneCandidates, bucket <= kMaxTokensToSplit);
     CHECK(!candidates.empty());
-    found = chosen_.emplace(key, fastest(stream, shape, args, candidates)).first;
+    cublasLtMatmulAlgo_t algorithm = candidates.front();
+    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    CUDA_CHECK(cudaStreamIsCapturing(stream, &capture));
+    if (candidates.size() > 1 && capture == cudaStreamCaptureStatusNone) {
+      algorithm = is_tuning_ ? tune_product(*this, stream, typical, args.residual != nullptr, candidates)
+                             : fastest(stream, shape, args, candidates);
+    }
+    found = chosen_.emplace(key, algorithm).first;
   }
   run(stream, shape, args, found->second);
 }
@@ -368,8 +410,8 @@ void linear(const LinearCall& call, std::string_view forced_row) {
     CHECK(residual.is_last_dimension_contiguous());
   }
   if (call.x.size(0) == 0 || weight.n == 0) return;
+  if (call.is_strict && forced_row.empty()) return linear_strict(call);
   choose_row(linear_rows(), call, forced_row).launch(call);
 }
 
 }  // namespace quire::cuda
-  if (call.is_strict && forced_row.empty()) return linear_strict(call);

@@ -8,19 +8,21 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <tuple>
 #include <vector>
 
 #include "base/status.h"
+#include "ops/backends.h"
 #include "ops/cuda/linear.h"
 #include "tensor/device.h"
 
 namespace quire::cuda {
 
-// y = x · wᵀ + beta * residual, all row-major, pointers and strides aligned to 16 bytes.
-struct MatmulShape {
 class SameAnswers;  // linear_answers.h
 
+// y = x · wᵀ + beta * residual, all row-major, pointers and strides aligned to 16 bytes.
+struct MatmulShape {
   int64_t num_tokens;
   int64_t n;
   int64_t k;
@@ -42,7 +44,10 @@ struct MatmulArgs {
 
 class LinearLibrary {
  public:
-  static Result<std::unique_ptr<LinearLibrary>> create();
+  // With products that an earlier process has chosen; an error where one means nothing to this version of the library.
+  // While tuning, those that are missing are measured thoroughly (product_tuner.h).
+  static Result<std::unique_ptr<LinearLibrary>> create(std::span<const TunedProduct> tuned = {},
+                                                       bool is_tuning = false);
   ~LinearLibrary();
   LinearLibrary(const LinearLibrary&) = delete;
   LinearLibrary& operator=(const LinearLibrary&) = delete;
@@ -51,10 +56,16 @@ class LinearLibrary {
   // captured.
   void matmul(cudaStream_t stream, const MatmulShape& shape, const MatmulArgs& args);
 
+  // What has been chosen so far.
+  std::vector<TunedProduct> chosen_products() const;
+
   // Every answer of the library's heuristic, best first, for benchmarks; run() runs one of them.
   std::vector<cublasLtMatmulAlgo_t> algorithms(const MatmulShape& shape, int max_count, bool may_split_k);
   void run(cudaStream_t stream, const MatmulShape& shape, const MatmulArgs& args,
            const cublasLtMatmulAlgo_t& algorithm);
+
+  // Its ways to multiply whose bits are those of our kernels.
+  SameAnswers& same_answers() { return *same_answers_; }
 
   // Whether it multiplies e4m3 matrices here.
   bool has_f8();
@@ -64,14 +75,12 @@ class LinearLibrary {
   float* partial_sums() const { return static_cast<float*>(partial_sums_.data()); }
 
   // Where slices of weights are dequantized to.
-  // Its ways to multiply whose bits are those of our kernels.
-  SameAnswers& same_answers() { return *same_answers_; }
-
   void* slice_data() const { return slice_.data(); }
   int64_t slice_bytes() const { return slice_.num_bytes(); }
 
  private:
   LinearLibrary();
+  Status choose(const TunedProduct& product);
 
   cublasLtMatmulAlgo_t fastest(cudaStream_t stream, const MatmulShape& shape, const MatmulArgs& args,
                                const std::vector<cublasLtMatmulAlgo_t>& candidates);
@@ -85,6 +94,8 @@ class LinearLibrary {
   DeviceBuffer partial_sums_;
   std::map<Key, cublasLtMatmulAlgo_t> chosen_;
   std::optional<bool> has_f8_;
+  std::unique_ptr<SameAnswers> same_answers_;
+  bool is_tuning_ = false;
 };
 
 // Where activations of e4m3 products lie: in the buffer of slices, which each product has for itself.
@@ -93,7 +104,6 @@ struct F8Tokens {
   float* scales;   // [num_tokens]
 };
 F8Tokens f8_tokens(const LinearLibrary& library, int64_t num_tokens, int64_t k);
-  std::unique_ptr<SameAnswers> same_answers_;
 
 bool accepts_cublaslt(const LinearCall& call);
 void linear_cublaslt(const LinearCall& call);

@@ -37,12 +37,15 @@ class Gpu {
                                      WeightQuantization quantization = WeightQuantization::kNone,
                                      bool is_strict = false) {
     BackendOptions options;
-    options.kind = BackendKind::kCuda;
-    options.num_threads = 4;
-    options.is_strict = is_strict;
     options.compute = compute;
     options.weight_quantization = quantization;
+    options.is_strict = is_strict;
     options.forced_kernels = std::move(forced_kernels);
+    return create_with(std::move(options));
+  }
+  static std::unique_ptr<Gpu> create_with(BackendOptions options) {
+    options.kind = BackendKind::kCuda;
+    options.num_threads = 4;
     Result<std::unique_ptr<CudaOps>> ops = CudaOps::create(options);
     if (!ops.is_ok()) {
       // Only a machine without a GPU may skip.
