@@ -17,12 +17,12 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from check_server import DEFAULT_MODEL, Server, sum_of  # noqa: E402
 
 
-def requests_of(rng):
+def requests_of(rng, most_words):
     words = "the of and to in is that for it as was with be by on not he his but at are this have from or had an they which one you were".split()
     bodies = []
     for i in range(24):
-        bodies.append({"prompt": " ".join(rng.choice(words) for _ in range(rng.randrange(1, 220))),
-                       "max_tokens": rng.randrange(20, 90), "temperature": 0 if i % 2 == 0 else 0.9, "seed": i, "logprobs": 3,
+        bodies.append({"prompt": " ".join(rng.choice(words) for _ in range(rng.randrange(1, most_words))),
+                       "max_tokens": rng.randrange(20, 60), "temperature": 0 if i % 2 == 0 else 0.9, "seed": i, "logprobs": 3,
                        "n": 2 if i % 8 == 5 else 1, "ignore_eos": True})
     return bodies
 
@@ -37,8 +37,8 @@ def main():
     quire = sys.argv[1]
     model = sys.argv[2] if len(sys.argv) > 2 else DEFAULT_MODEL
     flags = ["--sameness", "strict", "--device", os.environ.get("QUIRE_CHECK_DEVICE", "cuda"), "--gpu-memory-utilization", "0.3", *sys.argv[3:]]
-    few_pages = os.environ.get("QUIRE_CHECK_KV_MEMORY", "288KiB")
-    bodies = requests_of(random.Random(11))
+    few_pages = os.environ.get("QUIRE_CHECK_KV_MEMORY", "96KiB")
+    bodies = requests_of(random.Random(11), 120 if len(sys.argv) > 2 else 10)  # the small model has a context of 128
     servers = [("alone", ["--max-num-seqs", "4"], False),
                ("all at once", [], True),
                ("steps of 48 tokens", ["--max-num-batched-tokens", "48", "--max-num-seqs", "24"], True),
