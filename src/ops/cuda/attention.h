@@ -22,7 +22,8 @@ struct alignas(16) DecodeItem {
   int32_t chunk_size;
   int32_t token;   // row of q
   int32_t length;  // keys in the KV memory
-  int32_t unused[2];
+  int32_t place;   // of the sequence's first chunk, were all chunks in the order of sequences
+  int32_t unused;
 };
 
 // A prefill block's work: a tile of a sequence's queries.
@@ -52,6 +53,9 @@ constexpr int kDecodeChunk = 512;       // keys: the least
 constexpr int kUsualDecodeChunks = 16;  // a sequence of more keys has larger chunks
 constexpr int kMaxDecodeChunks = 32;    // room for as many
 constexpr int kPrefillTileRows = 128;
+// Where each block has one unit of decode, the last chunk's gets the others' sums as messages in memory.
+constexpr int kMostMessages = 160;  // units of a step
+constexpr int kMessageBytes = 10240;
 constexpr int kConvertedKeys = 128;
 constexpr int kMostConvertedDim = 256;
 
@@ -81,7 +85,8 @@ class CudaAttentionPlan final : public AttentionPlan {
   }
   int64_t device_bytes() const override {
     return takes_prefill.num_bytes() + decode_items.num_bytes() + prefill_items.num_bytes() +
-           prefill_sequences.num_bytes() + converted.num_bytes() + partials.num_bytes() + counters.num_bytes();
+           prefill_sequences.num_bytes() + converted.num_bytes() + partials.num_bytes() + counters.num_bytes() +
+           messages.num_bytes();
   }
 
   AttentionGeometry geometry;
@@ -94,6 +99,7 @@ class CudaAttentionPlan final : public AttentionPlan {
   DeviceBuffer converted;          // of a cache of codes: a tile of one KV head after the other
   DeviceBuffer partials;     // [sequence][chunk][head][head_dim + 2] f32: unscaled sums, then largest score and weight
   DeviceBuffer counters;     // [sequence][part of the heads] i32: chunks done; zero between launches
+  DeviceBuffer messages;     // [unit] kMessageBytes each; all bits are ones between launches
   DeviceBuffer host_items;   // pinned: where both lists are made
   int num_decode_items = 0;  // blocks that do nothing included: the number rises in steps
   int num_prefill_items = 0;

@@ -53,6 +53,7 @@ void attention_decode_fused(const AttentionCall& call, const RopeInputs& inputs)
   args.rotary_half = static_cast<int>(inputs.table.size(1) / 2);
   args.is_interleaved = inputs.is_interleaved;
   args.slots = call.batch.slots.data<int64_t>();
+  args.messages = static_cast<uint4*>(call.plan.messages.data());
   args.k_target = static_cast<char*>(call.kv.k);
   args.v_target = static_cast<char*>(call.kv.v);
   args.k_scale_target = static_cast<uint16_t*>(call.kv.k_scales);

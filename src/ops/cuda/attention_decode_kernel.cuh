@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "ops/cuda/attention_decode_messages.cuh"
 #include "ops/cuda/attention_decode_new_row.cuh"
 #include "ops/cuda/attention_decode_slices.cuh"
 #include "ops/cuda/attention_decode_state.cuh"
@@ -84,38 +85,47 @@ struct Result {
   __device__ __forceinline__ Result(const Args& args, const DecodeItem& item, const Heads& heads, int lane)
       : args(args), item(item), heads(heads), lane(lane) {}
 
-  // Groups first_group, first_group + 1 .. of State's sums, as far as they are there.
-  template <int N>
-  __device__ __forceinline__ void store(const float (&sums)[N][4], int first_group, const float (&largest)[2],
-                                        const float (&own_weight)[2]) const {
-    const int g = lane / 4;
-    const int t = lane % 4;
-    float weight[2] = {own_weight[0], own_weight[1]};
+  // Of all keys of the unit.
+  __device__ __forceinline__ static void add_weights(float (&weight)[2]) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
 #pragma unroll
       for (int offset = 4; offset < 32; offset *= 2) weight[h] += __shfl_xor_sync(0xffffffffu, weight[h], offset);
     }
-    if (N < D / 16 && first_group >= D / 16) return;
+  }
+
+  // Groups first_group, first_group + 1 .. of State's sums, as far as they are there.
+  template <int N>
+  __device__ __forceinline__ void store_outputs(const float (&sums)[N][4], int first_group,
+                                                const float (&weight)[2]) const {
     constexpr float kFactor = S::kHasCodes ? 1.0f / kValueBoost : 1.0f;
-    if (item.num_chunks == 1) {
+    const int g = lane / 4;
+    const int t = lane % 4;
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        if (2 * t + h >= heads.num) continue;
-        T* out = static_cast<T*>(args.out) + item.token * args.out_token_stride +
-                 (heads.first + 2 * t + h) * args.out_head_stride;
-        const float factor = weight[h] == 0 ? 0.0f : kFactor / weight[h];
+    for (int h = 0; h < 2; ++h) {
+      if (2 * t + h >= heads.num) continue;
+      T* out = static_cast<T*>(args.out) + item.token * args.out_token_stride +
+               (heads.first + 2 * t + h) * args.out_head_stride;
+      const float factor = weight[h] == 0 ? 0.0f : kFactor / weight[h];
 #pragma unroll
-        for (int j = 0; j < N; ++j) {
+      for (int j = 0; j < N; ++j) {
 #pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const int d = d_of<C>(g, first_group + j, half);
-            if (S::kIsExact || d < args.head_dim) out[d] = from_float<T>(sums[j][h + 2 * half] * factor);
-          }
+        for (int half = 0; half < 2; ++half) {
+          const int d = d_of<C>(g, first_group + j, half);
+          if (S::kIsExact || d < args.head_dim) out[d] = from_float<T>(sums[j][h + 2 * half] * factor);
         }
       }
-      return;
     }
+  }
+
+  template <int N>
+  __device__ __forceinline__ void store(const float (&sums)[N][4], int first_group, const float (&largest)[2],
+                                        float (&weight)[2]) const {
+    add_weights(weight);
+    if (N < D / 16 && first_group >= D / 16) return;
+    if (item.num_chunks == 1) return store_outputs(sums, first_group, weight);
+    const int g = lane / 4;
+    const int t = lane % 4;
     const int chunk_slot = item.chunk - (num_all_chunks(item) - item.num_chunks);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -133,6 +143,24 @@ struct Result {
       }
       if (g == 0 && first_group == 0) reinterpret_cast<float2*>(args.partial_stats)[slot] = {largest[h], weight[h]};
     }
+  }
+
+  // The same where all units run at once: the last chunk's warps wait for what the others' send.
+  template <int N>
+  __device__ __forceinline__ void store_together(float (&sums)[N][4], int first_group, const float (&largest)[2],
+                                                 float (&weight)[2], uint4* messages, int part) const {
+    add_weights(weight);
+    if (first_group >= D / 16) return;
+    if (item.num_chunks > 1) {
+      using M = Messages<S, D>;
+      const int chunk_slot = item.chunk - (num_all_chunks(item) - item.num_chunks);
+      const M all{.first = messages + (item.place * args.num_parts + part) * M::kUnitVectors +
+                           first_group / M::kGroups * M::kVectors * 32 + lane,
+                  .stride = args.num_parts * M::kUnitVectors};
+      if (chunk_slot + 1 < item.num_chunks) return all.send(chunk_slot, sums, largest, weight);
+      all.add_all(chunk_slot, sums, largest, weight);
+    }
+    store_outputs(sums, first_group, weight);
   }
 };
 
@@ -160,7 +188,7 @@ __global__ void __launch_bounds__(Shape<C, D, IsExact>::kThreads, 1) decode_kern
   char* const ring = rings + warp * S::kRingBytes;
   char* const scales = rings + S::kWarps * S::kRingBytes + warp * S::kStages * S::kScaleBytes;
   float* const exchange = reinterpret_cast<float*>(rings + S::kExchangeOffset);
-  let_next_start();
+  if constexpr (!kIsAlone) let_next_start();
 
   // Neighbouring units, heads of one chunk, run at the same time on different multiprocessors.
   const int num_blocks = static_cast<int>(gridDim.x);
@@ -238,6 +266,9 @@ __global__ void __launch_bounds__(Shape<C, D, IsExact>::kThreads, 1) decode_kern
       has_new_row = is_last_chunk && slot >= 0 && unit.begin < unit.end && unit.end == item.length;
       if (has_new_row) new_row.take(staged + num_heads * kStagedStride<D>, lane);
       __syncthreads();  // rows have been read
+      // Not before: the next kernel asks for its weights at once, and pages and queries would wait for those (a layer
+      // of one token at 1,000 keys, e4m3 weights: 76.3 us where this is called first, 74.5 here; H200).
+      if constexpr (kIsAlone) let_next_start();
       if (has_new_row && (args.parts_of_group == 1 || part % args.parts_of_group == 0)) {
         new_row.write_to_page(args, slot, unit.kv_head, lane);
       }
@@ -301,7 +332,11 @@ __global__ void __launch_bounds__(Shape<C, D, IsExact>::kThreads, 1) decode_kern
         __syncthreads();
         Slices<S, D> slice;
         slice.add_all(exchange, all, warp, lane);
-        result.store(slice.sums, warp * Slices<S, D>::kOwn, slice.largest, slice.weight);
+        const int first_group = warp * Slices<S, D>::kOwn;
+        if constexpr (kIsAlone) {
+          return result.store_together(slice.sums, first_group, slice.largest, slice.weight, args.messages, part);
+        }
+        result.store(slice.sums, first_group, slice.largest, slice.weight);
       } else {
         if (num_units > 0) __syncthreads();  // those of the last unit have been read
         if (warp > 0) store_state<D>(exchange + (warp - 1) * S::kStateFloats, all, lane);
@@ -317,7 +352,7 @@ __global__ void __launch_bounds__(Shape<C, D, IsExact>::kThreads, 1) decode_kern
     }
     result.store(all.sums, 0, all.largest, all.weight);
   }
-  if (!is_shared) return;
+  if (kIsAlone || !is_shared) return;
 
   // ---- The block that ends a sequence's last chunk adds them all, in ascending order
   if constexpr (kIsFused) {
@@ -400,7 +435,8 @@ void launch(const AttentionCall& call, ArgsOf<K> args) {
   if (args.num_units == 0) return;
   const int num_blocks = num_multiprocessors();
   if constexpr (K == Kind::kFused) {
-    if (args.num_units <= num_blocks) return launch<T, C, D, IsExact, Kind::kFusedFew>(call, args);
+    if (args.num_units <= std::min(num_blocks, kMostMessages))
+      return launch<T, C, D, IsExact, Kind::kFusedFew>(call, args);
   }
   args.is_shared = args.num_units <= num_blocks * kMostSharedUnits;
   CHECK(!kIsFused || args.is_shared);

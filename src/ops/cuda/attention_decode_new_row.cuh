@@ -23,6 +23,7 @@ struct FusedArgs : Args {
   int rotary_half = 0;  // pairs that are rotated
   bool is_interleaved = false;
   const int64_t* slots = nullptr;
+  uint4* messages = nullptr;
   // The pages again, to be written.
   char* k_target = nullptr;
   char* v_target = nullptr;

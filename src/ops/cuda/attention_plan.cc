@@ -13,7 +13,7 @@ namespace {
 // Of converted keys and values, unless one sequence needs more: steps with more of them take several passes.
 constexpr int64_t kConvertedBytes = int64_t{128} << 20;
 
-Result<DeviceBuffer> allocate_zeros(int64_t num_bytes) {
+Result<DeviceBuffer> allocate_filled(int64_t num_bytes, int byte) {
   void* data = nullptr;
   const size_t size = static_cast<size_t>(std::max<int64_t>(num_bytes, 256));
   if (const cudaError_t error = cudaMalloc(&data, size); error != cudaSuccess) {
@@ -21,8 +21,12 @@ Result<DeviceBuffer> allocate_zeros(int64_t num_bytes) {
     return resource_exhausted("the GPU has no " + format_bytes(num_bytes) + " left for attention (" +
                               cudaGetErrorString(error) + "): allow fewer sequences or a smaller share of its memory");
   }
-  CUDA_CHECK(cudaMemset(data, 0, size));
+  CUDA_CHECK(cudaMemset(data, byte, size));
   return DeviceBuffer(data, num_bytes, Device{DeviceKind::kCuda, 0}, [](void* block) { (void)cudaFree(block); });
+}
+
+Result<DeviceBuffer> allocate_zeros(int64_t num_bytes) {
+  return allocate_filled(num_bytes, 0);
 }
 
 Result<DeviceBuffer> allocate_pinned(int64_t num_bytes) {
@@ -68,6 +72,7 @@ Result<std::unique_ptr<AttentionPlan>> create_attention_plan(const AttentionGeom
     ASSIGN_OR_RETURN(plan->takes_prefill, allocate_zeros(num_sequences));
   }
   ASSIGN_OR_RETURN(plan->partials, allocate_zeros(max_items * geometry.num_heads * (geometry.head_dim + 2) * 4));
+  ASSIGN_OR_RETURN(plan->messages, allocate_filled(int64_t{kMostMessages} * kMessageBytes, 0xff));
   ASSIGN_OR_RETURN(plan->counters, allocate_zeros(num_sequences * geometry.num_heads * 4));
   if (has_kv_scales(geometry.kv_dtype) && geometry.head_dim <= kMostConvertedDim) {
     const int64_t tile_bytes = converted_tile_bytes(geometry.head_dim);
@@ -153,6 +158,7 @@ void plan_attention(cudaStream_t stream, CudaAttentionPlan& plan, const Attentio
   }
   // Whole chunks first, then what is left over: warps take them in turn, and each gets its share of both.
   for (const bool takes_whole : {true, false}) {
+    int place = 0;
     for (int s = 0; s < batch.num_sequences; ++s) {
       const size_t i = static_cast<size_t>(s);
       if (!is_decode(i)) continue;
@@ -172,8 +178,10 @@ void plan_attention(cudaStream_t stream, CudaAttentionPlan& plan, const Attentio
                                       .chunk_size = chunk_size,
                                       .token = batch.host_query_starts[i],
                                       .length = length,
-                                      .unused = {}};
+                                      .place = place,
+                                      .unused = 0};
       }
+      place += num_chunks;
     }
   }
   // Tiles that see most keys first: the short ones fill the gaps at the end.
