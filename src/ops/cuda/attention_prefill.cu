@@ -2,9 +2,9 @@
 //
 // A unit of work: a tile of 128 queries of a sequence, one query head. As many blocks as the GPU has multiprocessors
 // take units in turn, those that see most keys first. A block has three warpgroups:
-// - the producer: one warp asks the copy engine for queries and K, one for V, 128 keys a tile (64 where D is 256), 16
-//   keys of one page a box; they run ahead of the consumers, into the next unit too. A warp asks for one box after the
-//   other, some 60 cycles each, so boxes must be few.
+// - the producer: one warp asks the copy engine for queries and K, one for V, 128 keys a tile (64 where D is 256, 176
+//   where long sequences have no mask), 16 keys of one page a box; they run ahead of the consumers, into the next unit
+//   too. A warp asks for one box after the other, some 60 cycles each, so boxes must be few.
 // - two consumers, of 64 queries each: the next tile's scores are computed while this one's values are summed, over the
 //   borders of units.
 // Codes of an e4m3 or int8 cache become f16 in memory first, exactly (attention_prefill_convert.cuh), in as many passes
@@ -26,11 +26,10 @@ namespace quire::cuda {
 
 namespace prefill {
 
-template <typename T, int D, bool HasCodes>
+template <typename T, int D, bool HasCodes, typename S>
 __global__ void __launch_bounds__(kThreads, 1)
     prefill_kernel(const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtensorMap k_map,
                    const __grid_constant__ CUtensorMap v_map, const __grid_constant__ Args args) {
-  using S = Shape<D, HasCodes>;
   extern __shared__ __align__(1024) char dynamic_shared[];  // the swizzle repeats every 1024 bytes
   const Shared<S> shared{dynamic_shared};
   Control<S>& control = shared.control();
@@ -54,23 +53,24 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int thread = static_cast<int>(threadIdx.x) % 128;
   if (threadIdx.x < 128) {
     const Maps maps{.q = &q_map, .k = &k_map, .v = &v_map};
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(S::kProducerRegisters));
     if (thread < 32) {
       PageProducer<S, true>{.args = args, .shared = shared, .map = &k_map, .lane = thread}.run(maps);
     } else if (thread < 64) {
       PageProducer<S, false>{.args = args, .shared = shared, .map = &v_map, .lane = thread - 32}.run(maps);
     }
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-    const int consumer = static_cast<int>(threadIdx.x) / 128 - 1;
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::kConsumerRegisters));
+    // From one lane, so that the compiler knows it to be the warp's: addresses then need no vector registers.
+    const int consumer = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128 - 1, 0);
     const int lane = thread % 32;
-    Consumer<T, D, HasCodes>{.args = args,
-                             .shared = shared,
-                             .control = control,
-                             .consumer = consumer,
-                             .thread = thread,
-                             .lane = lane,
-                             .row = consumer * kConsumerRows + thread / 32 * 16 + lane / 4}
+    Consumer<T, D, HasCodes, S>{.args = args,
+                                .shared = shared,
+                                .control = control,
+                                .consumer = consumer,
+                                .thread = thread,
+                                .lane = lane,
+                                .row = consumer * kConsumerRows + thread / 32 * 16 + lane / 4}
         .run();
   }
 }
@@ -102,24 +102,35 @@ CUtensorMap make_q_map(const ConstTensorView& q) {
 }
 
 // `kv` holds what the kernel reads: the cache, or what was converted of it.
-template <typename T, int D, bool HasCodes>
+template <typename T, int D, bool HasCodes, typename S = Shape<D, HasCodes>>
 void launch_kernel(const AttentionCall& call, const PagedKv& kv, const Args& args) {
   const auto make_map = [&](void* data) {
     return args.box_keys > 0 ? make_wide_kv_map<D>(kv, data, args.box_keys) : make_narrow_kv_map(kv, data);
   };
-  constexpr int kBytes = kSharedBytes<Shape<D, HasCodes>>;
+  constexpr int kBytes = kSharedBytes<S>;
   static_assert(kBytes <= 227 * 1024);
-  const auto kernel = prefill_kernel<T, D, HasCodes>;
+  const auto kernel = prefill_kernel<T, D, HasCodes, S>;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
   const unsigned grid = static_cast<unsigned>(std::min(args.num_units, num_multiprocessors()));
   kernel<<<grid, kThreads, kBytes, call.stream>>>(make_q_map(call.q), make_map(kv.k), make_map(kv.v), args);
   CUDA_CHECK_LAUNCH();
 }
 
+// Larger tiles have fewer ends; on less than this the last one, which is not full, costs more.
+bool takes_long_tiles(const AttentionCall& call, const Args& args) {
+  return !args.is_causal && args.window == 0 && args.box_keys > 0 && !call.plan.is_strict &&
+         std::ranges::all_of(call.batch.host_context_lengths, [](int32_t length) { return length >= kLongLength; });
+}
+
 template <typename T, int D>
 void launch(const AttentionCall& call, Args args) {
   const PagedKv& kv = call.kv;
   args.box_keys = kv.head_dim == D && kv.head_stride == kv.page_size * kv.token_stride ? kBoxKeys : 0;
+  if constexpr (D == 128) {
+    if (takes_long_tiles(call, args)) {
+      return launch_kernel<T, D, false, Shape<D, false, kLongKeys>>(call, kv, args);
+    }
+  }
   launch_kernel<T, D, false>(call, kv, args);
 }
 

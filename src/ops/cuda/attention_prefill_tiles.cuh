@@ -13,20 +13,24 @@ constexpr int kGroupKeys = 8;  // whose rows are one unit of the swizzle
 constexpr int kConsumers = 2;
 constexpr int kConsumerRows = 64;
 constexpr int kThreads = 128 * (1 + kConsumers);
-constexpr int kRowBytes = 128;  // 64 elements: a swizzled row
+constexpr int kLongKeys = 176;      // a tile where every query sees all keys, of which there are
+constexpr int kLongLength = 12288;  // as many at least
+constexpr int kRowBytes = 128;      // 64 elements: a swizzled row
 constexpr int kBlockBytes = kGroupKeys * kRowBytes;
 
 // What one D takes. Slabs are 64 of the D elements: rows of 128 bytes. Queries lie slab after slab; keys and values in
 // groups of eight, which have a block of 1024 bytes for each slab, so that one copy brings whole rows.
-template <int D, bool HasCodes>
+template <int D, bool HasCodes, int Keys = D <= 128 ? 128 : 64>
 struct Shape {
-  static constexpr int kKeys = D <= 128 ? 128 : 64;  // a tile
+  static constexpr int kKeys = Keys;  // a tile
   static constexpr int kSlabs = D / 64;
   static constexpr int kGroupBytes = kSlabs * kBlockBytes;
   static constexpr bool kHasScales = HasCodes;
-  static constexpr int kQStages = D == 256 || HasCodes ? 1 : 2;
-  static constexpr int kKStages = HasCodes ? 2 : 3;
+  static constexpr int kQStages = D == 256 || HasCodes || Keys > 128 ? 1 : 2;
+  static constexpr int kKStages = HasCodes || Keys > 128 ? 2 : 3;
   static constexpr int kVStages = HasCodes && D <= 128 ? 3 : 2;
+  static constexpr int kConsumerRegisters = Keys > 128 ? 240 : 232;  // a thread
+  static constexpr int kProducerRegisters = Keys > 128 ? 24 : 40;
   static constexpr int kQSlabBytes = kPrefillTileRows * kRowBytes;
   static constexpr int kQBytes = kSlabs * kQSlabBytes;
   static constexpr int kTileBytes = kKeys / kGroupKeys * kGroupBytes;

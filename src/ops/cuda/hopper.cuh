@@ -123,7 +123,7 @@ __device__ __forceinline__ float2 load_of_block(uint32_t address, int rank) {
   return x;
 }
 
-// ---- Warpgroup products: 64 × N += 64 × 16 · 16 × N for N = 64 and 128, in float
+// ---- Warpgroup products: 64 × N += 64 × 16 · 16 × N in float
 // -------------------------------------
 
 // A matrix in shared memory with the 128-byte swizzle. Strides in bytes: `leading` between blocks of 64 elements in the
@@ -131,6 +131,13 @@ __device__ __forceinline__ float2 load_of_block(uint32_t address, int rank) {
 __device__ __forceinline__ uint64_t matrix_descriptor(uint32_t address, uint32_t leading, uint32_t outer) {
   return static_cast<uint64_t>((address & 0x3ffff) >> 4) | static_cast<uint64_t>(leading >> 4) << 16 |
          static_cast<uint64_t>(outer >> 4) << 32 | uint64_t{1} << 62;
+}
+// The same from its low word, for which places further on are so much larger: 1 for 16 bytes.
+__device__ __forceinline__ uint32_t matrix_word(uint32_t address, uint32_t leading) {
+  return address >> 4 | leading >> 4 << 16;
+}
+__device__ __forceinline__ uint64_t matrix_at(uint32_t word, uint32_t outer) {
+  return static_cast<uint64_t>(outer >> 4 | 1u << 30) << 32 | word;
 }
 __device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -157,6 +164,8 @@ __device__ __forceinline__ void wgmma_shared(float (&d)[32], uint64_t a, uint64_
 template <typename T>
 __device__ __forceinline__ void wgmma_shared(float (&d)[64], uint64_t a, uint64_t b, bool adds);
 template <typename T>
+__device__ __forceinline__ void wgmma_shared(float (&d)[88], uint64_t a, uint64_t b, bool adds);
+template <typename T>
 __device__ __forceinline__ void wgmma_registers(float (&d)[32], const uint32_t* a, uint64_t b, bool adds);
 template <typename T>
 __device__ __forceinline__ void wgmma_registers(float (&d)[64], const uint32_t* a, uint64_t b, bool adds);
@@ -167,12 +176,16 @@ __device__ __forceinline__ void wgmma_registers(float (&d)[64], const uint32_t* 
 #define QUIRE_LIST_32(d, i) QUIRE_LIST_8(d, i), QUIRE_LIST_8(d, (i) + 8), QUIRE_LIST_8(d, (i) + 16), \
   QUIRE_LIST_8(d, (i) + 24)
 #define QUIRE_LIST_64(d) QUIRE_LIST_32(d, 0), QUIRE_LIST_32(d, 32)
+#define QUIRE_LIST_88(d) QUIRE_LIST_64(d), QUIRE_LIST_8(d, 64), QUIRE_LIST_8(d, 72), QUIRE_LIST_8(d, 80)
 #define QUIRE_NAMES_32 \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define QUIRE_NAMES_64 QUIRE_NAMES_32 ", " \
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define QUIRE_NAMES_88 QUIRE_NAMES_64 ", " \
+  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
+  "%80, %81, %82, %83, %84, %85, %86, %87"
 #define QUIRE_WGMMA(N, TYPE, NAMES, OPERANDS, ADDS) \
   "{\n.reg .pred p;\nsetp.ne.b32 p, " ADDS ", 0;\n" \
   "wgmma.mma_async.sync.aligned.m64n" N "k16.f32." TYPE "." TYPE " {" NAMES "}, " OPERANDS ";\n}\n"
@@ -187,6 +200,11 @@ __device__ __forceinline__ void wgmma_registers(float (&d)[64], const uint32_t* 
   __device__ __forceinline__ void wgmma_shared<T>(float (&d)[64], uint64_t a, uint64_t b, bool adds) { \
     asm volatile(QUIRE_WGMMA("128", TYPE, QUIRE_NAMES_64, "%64, %65, p, 1, 1, 0, 0", "%66") \
                  : QUIRE_LIST_64(d) : "l"(a), "l"(b), "r"(static_cast<int>(adds))); \
+  } \
+  template <> \
+  __device__ __forceinline__ void wgmma_shared<T>(float (&d)[88], uint64_t a, uint64_t b, bool adds) { \
+    asm volatile(QUIRE_WGMMA("176", TYPE, QUIRE_NAMES_88, "%88, %89, p, 1, 1, 0, 0", "%90") \
+                 : QUIRE_LIST_88(d) : "l"(a), "l"(b), "r"(static_cast<int>(adds))); \
   } \
   template <> \
   __device__ __forceinline__ void wgmma_registers<T>(float (&d)[32], const uint32_t* a, uint64_t b, bool adds) { \
@@ -205,8 +223,10 @@ QUIRE_DEFINE_WGMMA(__half, "f16")
 #undef QUIRE_LIST_8
 #undef QUIRE_LIST_32
 #undef QUIRE_LIST_64
+#undef QUIRE_LIST_88
 #undef QUIRE_NAMES_32
 #undef QUIRE_NAMES_64
+#undef QUIRE_NAMES_88
 #undef QUIRE_WGMMA
 #undef QUIRE_DEFINE_WGMMA
 // clang-format on

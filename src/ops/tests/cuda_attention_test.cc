@@ -134,6 +134,14 @@ std::vector<NamedCase> cases() {
         .head_dim = 128,
         .params = {.scale = 0.2f, .soft_cap = 10.0f, .window = 140},
         .sequences = {{1, 300, 300}, {2, 70, 500}}}},
+      {"prefill whose largest scores rise from tile to tile",
+       {.num_heads = 4, .num_kv_heads = 2, .head_dim = 128, .params = {.scale = 1.0f}, .sequences = {{1, 140, 900}}}},
+      {"every query sees all keys, of which there are many",
+       {.num_heads = 1,
+        .num_kv_heads = 1,
+        .head_dim = 128,
+        .params = {.scale = 0.088f, .is_causal = false},
+        .sequences = {{1, 20, 12300}}}},
       {"every query sees all keys",
        {.num_heads = 8,
         .num_kv_heads = 2,
@@ -357,7 +365,8 @@ TEST(CudaAttention, ConvertedCachesTakePassesAndNoMemory) {
   EXPECT_LE(static_cast<cuda::CudaAttentionPlan&>(*plan).converted.num_bytes(), int64_t{128} << 20);
   EXPECT_GE(plan->device_bytes(), int64_t{128} << 20);
   EXPECT_TRUE(all_near(device.run(), large.expected(), 0.02));
-  // Tests in other processes take and free memory of the GPU too: what these calls took themselves they would take again.
+  // Tests in other processes take and free memory of the GPU too: what these calls took themselves they would take
+  // again.
   for (int i = 0; i < 10 && device.bytes_taken() != 0; ++i) device.run();
   EXPECT_EQ(device.bytes_taken(), 0);
 }
