@@ -156,7 +156,8 @@ bool make_plan(Plan& plan, const DecoderStep& step, int num_blocks) {
       .gated = values(intermediate),
       .x = values(hidden),
       .partials = reinterpret_cast<uint64_t*>(take(int64_t{step::kMostChunks} * step.num_heads * (kv.head_dim + 2), 8)),
-      .counters = nullptr};
+      .counters = nullptr,
+      .claims = static_cast<uint32_t*>(reinterpret_cast<void*>(take(step::kMostLayers * step::kNumProducts, 4)))};
   plan.memory_bytes = num_bytes;
   return true;
 }
@@ -205,6 +206,7 @@ bool decoder_step(cudaStream_t stream, DecoderStepMemory& memory, const DecoderS
   place_at(exchange.gated, base);
   place_at(exchange.x, base);
   place_at(exchange.partials, base);
+  place_at(exchange.claims, base);
   exchange.counters = reinterpret_cast<uint32_t*>(base);
   const StepLaunch launch{.stream = stream,
                           .args = plan.args,

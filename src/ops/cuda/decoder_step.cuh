@@ -1,6 +1,6 @@
 // A step of one token through a stack of decoder layers in one kernel.
 //
-// As many blocks as multiprocessors, all of them resident, 16 warps each that compute and one that asks for weights. A
+// As many blocks as multiprocessors, all of them resident, 16 warps each that compute and four that ask for weights. A
 // layer is five parts: norm and qkv; rotation, writes to pages and attention; output and residual; norm, gate, up and
 // activation; down and residual. Blocks hand numbers on through memory (decoder_step_args.cuh). Each product needs all
 // numbers of the part before, so a layer is five times the way of a number from one multiprocessor to all others, 1 to
@@ -16,15 +16,6 @@
 #include "ops/cuda/decoder_step_rows.cuh"
 
 namespace quire::cuda::step {
-
-// What all warps share beside rings and inputs.
-struct alignas(128) Shared {
-  float2 reduced[kWarps];
-  float2 stats[kWarps * kMostGroup];
-  float residuals[kMostOwnRows];
-  Range ranges[kNumProducts];
-  Progress progress;
-};
 
 // A product's inputs, and what is waited for before they are read.
 struct Source {
@@ -109,6 +100,7 @@ __device__ __forceinline__ float take_inputs(const Args& args, Shared& shared, P
       x[i] = value_of(v, i);
       if (v < kNormedVectors && is_normed) x[i] = to_float(from_float<T>(x[i] * norm * norm_of(v, i)));
     }
+    if (is_normed) products.keep(place_of(v), loaded[v]);
     products.put_inputs(place_of(v), source.count, x, down);
   }
   sync_warps();
@@ -117,7 +109,7 @@ __device__ __forceinline__ float take_inputs(const Args& args, Shared& shared, P
 
 // The warps that compute. Products: Rows or Panels.
 template <typename T, typename Products, int D>
-__device__ __forceinline__ void compute_step(const Args& args, Shared& shared, Products& products, char* inputs) {
+__device__ __forceinline__ void compute_step(const Args& args, Shared& shared, Products& products) {
   constexpr DType kDType = std::is_same_v<T, bf16> ? DType::kBF16 : DType::kF16;
   const Exchange& exchange = args.exchange;
   const auto counter_of = [&](int part) { return exchange.counters + part * kCounterStride; };
@@ -125,41 +117,25 @@ __device__ __forceinline__ void compute_step(const Args& args, Shared& shared, P
   const uint32_t last_epoch = *reinterpret_cast<volatile const uint32_t*>(launch_counters);
   const uint32_t first_attention = *reinterpret_cast<volatile const uint32_t*>(counter_of(kAttentionDone));
   const int length = max(args.context_lengths[0], 1);
-  const Range own = products.own_rows();
-  for (int i = static_cast<int>(threadIdx.x); i < own.end - own.begin; i += kThreads) {
-    shared.residuals[i] = to_float(static_cast<const T*>(args.x)[own.begin + i]);
-  }
-  if (threadIdx.x == 0) shared.progress = {release_of(last_epoch, kNumParts), 0};
+  products.begin_step();
+  if (threadIdx.x == 0) shared.progress.released = release_of(last_epoch, kNumParts);
   sync_warps();
 
   for (int layer = 0; layer < args.num_layers; ++layer) {
     const LayerArgs& own_layer = args.layers[layer];
     const uint32_t epoch = last_epoch + static_cast<uint32_t>(layer) + 1;
-    const Attention<T, D> attention{.args = args,
-                                    .layer = own_layer,
-                                    .epoch = epoch,
-                                    .shared = inputs,
-                                    .stats = shared.stats,
-                                    .length = length,
-                                    .thread = fresh_thread()};
     // Every block tells each part but attention, and tells none before the one in front of it is complete.
     const auto wait_for = [&](int part, uint32_t of_epoch) {
       const uint32_t target =
-          part == kAttentionDone
-              ? first_attention + static_cast<uint32_t>(attention.num_telling()) * static_cast<uint32_t>(layer + 1)
-              : of_epoch * gridDim.x;
+          part == kAttentionDone ? first_attention + static_cast<uint32_t>(Attention<T, D>::num_telling(args, length)) *
+                                                         static_cast<uint32_t>(layer + 1)
+                                 : of_epoch * gridDim.x;
       wait_for_part(shared.progress, counter_of(part), target, release_of(of_epoch, part), fresh_thread());
     };
-    const auto tell = [&](int part) { tell_part(shared.progress, counter_of(part), fresh_thread()); };
-    // The block that has a sum has had it in the layers before.
-    const auto add_residual = [&](int output, float sum) {
-      float& residual = shared.residuals[output - own.begin];
-      const T stored = from_float<T>(sum + residual);
-      residual = to_float(stored);
-      return stored;
+    const auto tell = [&](int part, int product) {
+      tell_part(shared.progress, counter_of(part), static_cast<uint32_t>(layer * kNumProducts + product + 1),
+                fresh_thread());
     };
-
-    attention.prefetch();
     // One piece of code for all products: with four, instructions came from memory again and again.
 #pragma unroll 1
     for (int product = 0; product < kNumProducts; ++product) {
@@ -188,7 +164,6 @@ __device__ __forceinline__ void compute_step(const Args& args, Shared& shared, P
         if (product > 0 || layer > 0) wait_for(source.part, product == kQkv ? epoch - 1 : epoch);
       };
       if (products.has_units(product)) {
-        products.prepare(layer, product);
         const float scale = take_inputs<T>(args, shared, products, source, wait);
         products.run(layer, product, scale, [&](int output, float sum, float up) {
           T stored;
@@ -197,17 +172,24 @@ __device__ __forceinline__ void compute_step(const Args& args, Shared& shared, P
           } else if (product == kQkv) {
             stored = from_float<T>(sum);
           } else {
-            stored = add_residual(output, sum);
+            stored = products.add_residual(output, sum);
           }
           static_cast<T*>(y)[output] = stored;
         });
       } else {
         wait();
       }
-      tell(done);
-      if (product == kQkv && attention.has_work()) {
-        attention.run([&] { wait_for(kQkvDone, epoch); });
-        if (static_cast<int>(blockIdx.x) < attention.num_telling()) tell(kAttentionDone);
+      tell(done, product);
+      if (product == kQkv && Attention<T, D>::has_work(args, length)) {
+        Attention<T, D> attention{.args = args,
+                                  .layer = own_layer,
+                                  .epoch = epoch,
+                                  .shared = products.memory + args.inputs_at,
+                                  .stats = shared.stats,
+                                  .length = length,
+                                  .thread = fresh_thread()};
+        attention.run(products, [&] { wait_for(kQkvDone, epoch); });
+        if (static_cast<int>(blockIdx.x) < attention.num_telling(args, length)) tell(kAttentionDone, product);
       }
     }
   }
@@ -215,6 +197,8 @@ __device__ __forceinline__ void compute_step(const Args& args, Shared& shared, P
   // Everybody has read the epoch once everybody has come here.
   if (threadIdx.x == 0 && atomicAdd(launch_counters + 1, 1u) == gridDim.x - 1) {
     launch_counters[1] = 0;
+    uint4* const claims = reinterpret_cast<uint4*>(exchange.claims);
+    for (int layer = 0; layer < args.num_layers; ++layer) claims[layer] = uint4{0, 0, 0, 0};
     launch_counters[0] = last_epoch + static_cast<uint32_t>(args.num_layers);
   }
 }
@@ -223,34 +207,17 @@ template <typename T, typename Products, int D>
 __global__ void __launch_bounds__(kThreads + kAskingThreads, 1) decoder_step_kernel(const __grid_constant__ Args args) {
   extern __shared__ __align__(128) char dynamic_shared[];
   __shared__ Shared shared;
-  char* const inputs = dynamic_shared + kWarps * args.num_stages * Products::kStageBytes;
-  uint64_t* const barriers = reinterpret_cast<uint64_t*>(inputs + args.input_bytes);
-  const bool asks = threadIdx.x >= kThreads;
-  const int ring = static_cast<int>(asks ? threadIdx.x % 32 % kWarps : threadIdx.x / 32);
-  Products products{.args = args,
-                    .ring = {.stages = dynamic_shared + ring * args.num_stages * Products::kStageBytes,
-                             .filled = barriers + ring * args.num_stages,
-                             .used_up = barriers + (kWarps + ring) * args.num_stages,
-                             .num_stages = args.num_stages},
-                    .ranges = shared.ranges,
-                    .sums = inputs + args.input_bytes - Products::kSumBytes,
-                    .inputs = inputs};
-  products.divide();
-  for (int i = static_cast<int>(threadIdx.x); i < 2 * kWarps * args.num_stages; i += kThreads + kAskingThreads) {
-    barrier_init(barriers + i, 1);
-    fence_async_proxy();
-  }
+  Products products{.args = args, .memory = dynamic_shared, .shared = shared};
+  products.set_up();
+  if (threadIdx.x == 0) shared.progress = {};
   __syncthreads();
   // Registers of the warpgroup that asks go to those that compute.
-  if (asks) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 32;");
-    if (threadIdx.x < kThreads + 32) {
-      products.thread = ring * 32;
-      products.feed(threadIdx.x < kThreads + kWarps);
-    }
+  if (threadIdx.x >= kThreads) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    products.feed();
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 112;");
-    compute_step<T, Products, D>(args, shared, products, inputs);
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 104;");
+    compute_step<T, Products, D>(args, shared, products);
   }
 }
 

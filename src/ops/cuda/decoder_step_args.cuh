@@ -19,7 +19,8 @@ namespace quire::cuda::step {
 
 constexpr int kWarps = 16;
 constexpr int kThreads = 32 * kWarps;  // that compute
-constexpr int kAskingThreads = 128;    // a warpgroup, of which one warp asks for weights
+constexpr int kAskingThreads = 128;    // that ask for weights
+constexpr int kNap = 40;               // ns, of those that ask, where there is no room
 constexpr int kMostLayers = 128;
 constexpr int kMostChunks = 16;    // of a sequence's keys
 constexpr int kStepKeys = 16;      // of attention, a warp
@@ -50,6 +51,7 @@ struct Exchange {
   void* x;             // behind the layer
   uint64_t* partials;  // attention's: [chunk][head][head_dim + 2]: a float and the epoch
   uint32_t* counters;  // of parts, 32 apart; then the epoch of the last layer so far, and the blocks that are done
+  uint32_t* claims;    // [layer][product]: chunks of rows that blocks have taken; zeros between launches
 };
 constexpr int kCounterStride = 32;
 
@@ -69,9 +71,20 @@ struct Args {
   int num_heads;
   int num_kv_heads;
   int page_shift;   // log2 of the page size
-  int num_stages;   // of a warp's ring
-  int input_bytes;  // of shared memory for a product's inputs and sums, or for attention
   int code_offset;  // of integer weights
+  int num_stages;   // of a ring
+  // Offsets into shared memory, whose begin the rings have.
+  int inputs_at;  // a product's inputs, or what attention needs
+  int sums_at;
+  int barriers_at;
+  int kept_at;                      // the residual stream
+  int announced_at;                 // what stages hold
+  int ends_at;                      // of products
+  int items_at;                     // the block's pairs of rows
+  int item_scales_at;               // their scales
+  int first_items[kNumProducts];    // of a product, in these two
+  int most_items[kNumProducts];     // a block
+  int static_chunks[kNumProducts];  // a block
   float epsilon;
   float scale;  // of scores, times log2(e)
   Gate gate;
@@ -79,15 +92,30 @@ struct Args {
   LayerArgs layers[kMostLayers];
 };
 
-// Inputs and units of work of a product: rows of qkv, pairs of rows of output and down, of gate_up pairs of a row of
-// gate and one of up.
-__device__ __forceinline__ int inputs_of(const Args& args, int product, int head_dim) {
+// Inputs of a product, and pairs of rows: of gate_up a row of gate and one of up, else neighbours.
+__host__ __device__ __forceinline__ int inputs_of(const Args& args, int product, int head_dim) {
   if (product == kDown) return args.intermediate;
   return product == kOutput ? args.num_heads * head_dim : args.hidden;
 }
-__device__ __forceinline__ int units_of(const Args& args, int product, int head_dim) {
-  if (product == kQkv) return (args.num_heads + 2 * args.num_kv_heads) * head_dim;
+__host__ __device__ __forceinline__ int pairs_of(const Args& args, int product, int head_dim) {
+  if (product == kQkv) return (args.num_heads + 2 * args.num_kv_heads) * (head_dim / 2);
   return product == kGateUp ? args.intermediate : args.hidden / 2;
+}
+
+// Chunks of a sequence's keys: one of at most 512 keys, else at most 16, in steps of 256 keys.
+struct Chunks {
+  int size;
+  int count;
+};
+__device__ __forceinline__ Chunks chunks_of(int length) {
+  constexpr int kBlockKeys = kStepKeys * kWarps;
+  const int most = length <= 2 * kBlockKeys ? 1 : kMostChunks;
+  const int size = (length + kBlockKeys * most - 1) / (kBlockKeys * most) * kBlockKeys;
+  return {size, (length + size - 1) / size};
+}
+// Steps of 16 keys of a chunk.
+__device__ __forceinline__ int num_steps_of(const Chunks& chunks, int chunk, int length) {
+  return (min(chunks.size, length - chunk * chunks.size) + kStepKeys - 1) / kStepKeys;
 }
 
 // ---- Weights on their way -------------------------------------------------------------------------------------------
@@ -124,11 +152,19 @@ struct Ring {
   __device__ __forceinline__ void use_up(int lane) {
     __syncwarp();
     if (lane == 0) barrier_arrive(used_up + stage);
+    skip();
+  }
+  __device__ __forceinline__ void skip() {
     if (++stage == num_stages) {
       stage = 0;
       parity ^= 1;
     }
   }
+};
+
+// Eight keys or values each, of a step of 16, one behind another.
+struct KeyRows {
+  const char* rows[2];
 };
 
 struct Range {
@@ -145,6 +181,11 @@ __device__ __forceinline__ Range share_of(int count, int index, int num_shares) 
 // A barrier of the warps that compute.
 __device__ __forceinline__ void sync_warps() {
   asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");
+}
+
+// A barrier of those that ask for weights.
+__device__ __forceinline__ void sync_askers() {
+  asm volatile("bar.sync 2, %0;" ::"n"(kAskingThreads) : "memory");
 }
 
 // The thread's number, of which the compiler knows nothing: what depends on it is not computed once before the loop
@@ -175,6 +216,7 @@ __device__ __forceinline__ uint32_t load_counter(const uint32_t* counter) {
 struct Progress {
   uint32_t released;  // the last part that is known to be complete: the epoch times 8, and the part
   uint32_t arrived;   // warps
+  uint32_t finished;  // products, of all layers
 };
 __device__ __forceinline__ uint32_t release_of(uint32_t epoch, int part) {
   return epoch * 8 + static_cast<uint32_t>(part);
@@ -197,16 +239,27 @@ __device__ __forceinline__ void wait_for_part(Progress& progress, const uint32_t
   }
   __syncwarp();
 }
-// All lanes, all warps of the block, behind what they have stored.
-__device__ __forceinline__ void tell_part(Progress& progress, uint32_t* counter, int thread) {
+// All lanes, all warps of the block, behind what they have stored. `finished`: products, this one counted.
+__device__ __forceinline__ void tell_part(Progress& progress, uint32_t* counter, uint32_t finished, int thread) {
   __syncwarp();
   if (thread % 32 != 0) return;
   __threadfence_block();
   if (atomicAdd(&progress.arrived, 1u) != kWarps - 1) return;
   progress.arrived = 0;
+  *static_cast<volatile uint32_t*>(&progress.finished) = finished;
   __threadfence();
   asm volatile("red.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
 }
+
+// What all warps share beside rings and inputs.
+struct alignas(128) Shared {
+  float2 reduced[kWarps];
+  float2 stats[kWarps * kMostGroup];
+  float residuals[kMostOwnRows];  // of panels
+  Range ranges[kNumProducts];     // of panels
+  Progress progress;
+  int claims[2];  // of rows: told in turn
+};
 
 // The low half of a register, and the high one.
 template <typename T>

@@ -1,13 +1,13 @@
 // Attention of one query over pages, inside the kernel of decoder_step.cuh, with the rotation in front of it and the
 // write of the new key and value.
 //
-// A unit of work is a KV head and a chunk of keys; a block takes whole units, its 16 warps equal parts of the chunk's
-// keys, 16 keys a step, straight from the pages into registers. Elements are taken in an order in which loads of 16
-// bytes are operands of the tensor cores as they come (K) or after a byte permutation (V):
+// A unit of work is a KV head and a chunk of keys; a block takes whole units, its 16 warps steps of 16 keys in turn.
+// Keys and values come through the ring of weights, behind those of qkv, so that they are there before qkv is. Elements
+// are taken in an order in which loads of 16 bytes are operands of the tensor cores as they come (K) or after a byte
+// permutation (V):
 //   scores: S (heads × 8 keys) = Q (heads × d) · Kᵀ;  sums: Oᵀ (d × 8 heads) += Vᵀ (d × 16 keys) · Pᵀ
-// The new key and value come from qkv, not from the page. Keys come from the L2 cache, into which they
-// are brought while qkv is computed. Sums of warps are added in ascending order, and so are those of chunks, whose
-// number depends on the length alone.
+// The new key and value come from qkv, not from the page. Sums of warps are added in ascending order, and so are those
+// of chunks, whose number depends on the length alone.
 #pragma once
 
 #include "ops/cuda/decoder_step_args.cuh"
@@ -21,22 +21,11 @@ __device__ __forceinline__ float exp2_fast(float x) {
   return y;
 }
 
-// Chunks of a sequence: one of at most 512 keys, else at most 16, in steps of 256 keys.
-struct Chunks {
-  int size;
-  int count;
-};
-__device__ __forceinline__ Chunks chunks_of(int length) {
-  constexpr int kBlockKeys = kStepKeys * kWarps;
-  const int most = length <= 2 * kBlockKeys ? 1 : kMostChunks;
-  const int size = (length + kBlockKeys * most - 1) / (kBlockKeys * most) * kBlockKeys;
-  return {size, (length + size - 1) / size};
-}
-
 template <typename T, int D>
 struct Attention {
-  static constexpr int kPitch = D + 8;  // of a row in shared memory, elements
+  static constexpr int kPitch = D + 8;  // of a row in shared memory, elements; of sums too
   static constexpr int kValueVectors = D / 64;
+  static constexpr int kBytes = kWarps * kHeadsAtOnce * kPitch * 4;  // of shared memory
 
   const Args& args;
   const LayerArgs& layer;
@@ -46,91 +35,44 @@ struct Attention {
   int length;     // keys, with the new one
   int thread;
 
-  struct Keys {
-    uint4 k[2][D / 32];
-    uint4 v[4][kValueVectors];
-  };
+  using Values = uint4[4][kValueVectors];  // of a step
 
   __device__ __forceinline__ int lane() const { return thread % 32; }
   __device__ __forceinline__ int warp() const { return thread / 32; }
   __device__ __forceinline__ int group_size() const { return args.num_heads / args.num_kv_heads; }
 
-  // Of the 16 keys from `first` on, which stand in one page; only keys below the length.
-  __device__ __forceinline__ int64_t offset_of(int first, int kv_head) const {
-    const int64_t page = args.page_table[first >> args.page_shift];
-    return page * args.page_bytes + kv_head * args.head_bytes + (first & ((1 << args.page_shift) - 1)) * int64_t{D * 2};
-  }
-  // Brings the warp's keys into the L2 cache.
-  __device__ __forceinline__ void prefetch() const {
-    const Chunks chunks = chunks_of(length);
-    const int unit = static_cast<int>(blockIdx.x);
-    if (unit >= chunks.count * args.num_kv_heads) return;
-    const int share = chunks.size / kWarps;
-    const int begin = unit / args.num_kv_heads * chunks.size + warp() * share;
-    for (int key = begin; key < min(begin + share, length); key += kStepKeys) {
-      const int64_t offset = offset_of(key, unit % args.num_kv_heads) + lane() * 128;
-      if (lane() < kStepKeys * D * 2 / 128) {
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(layer.k + offset));
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(layer.v + offset));
-      }
-    }
-  }
-  __device__ __forceinline__ void load_keys(Keys& keys, int first, int64_t offset) const {
-    const int g = lane() / 4;
-    const int t = lane() % 4;
-    const int count = length - 1 - first;  // in the page already
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int key = 8 * half + g;
-#pragma unroll
-      for (int i = 0; i < D / 32; ++i) {
-        keys.k[half][i] = uint4{0, 0, 0, 0};
-        if (key < count) keys.k[half][i] = load_once(layer.k + offset + key * D * 2 + 64 * i + 16 * t);
-      }
-    }
-  }
-  __device__ __forceinline__ void load_values(Keys& keys, int first, int64_t offset) const {
+  __device__ __forceinline__ const char* row_of(int row) const { return shared + row * kPitch * 2; }
+  // Of the step from key `first` on; zeros where the pages have none yet.
+  template <typename Products>
+  __device__ __forceinline__ void load_values(Values& v, Products& products, int step, int first) const {
+    const KeyRows here = products.open_keys(2 * step);
     const int g = lane() / 4;
     const int t = lane() % 4;
     const int count = length - 1 - first;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int key = 2 * t + i % 2 + i / 2 * 8;
+      const int key = 2 * t + i % 2;
 #pragma unroll
       for (int j = 0; j < kValueVectors; ++j) {
-        keys.v[i][j] = uint4{0, 0, 0, 0};
-        if (key < count) keys.v[i][j] = load_once(layer.v + offset + key * D * 2 + 128 * j + 16 * g);
-      }
-    }
-  }
-  __device__ __forceinline__ const char* row_of(int row) const {
-    return shared + row * kPitch * 2;
-  }
-  // Where the new token is one of the 16: its key, or value.
-  __device__ __forceinline__ void add_new_key(Keys& keys, int first) const {
-    const int place = length - 1 - first;
-    if (place < 0 || place >= kStepKeys) return;
-    const char* const k = row_of(group_size());
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      if (8 * half + lane() / 4 == place) {
-#pragma unroll
-        for (int i = 0; i < D / 32; ++i) {
-          keys.k[half][i] = *reinterpret_cast<const uint4*>(k + 64 * i + 16 * (lane() % 4));
+        v[i][j] = uint4{0, 0, 0, 0};
+        if (8 * (i / 2) + key < count) {
+          v[i][j] = *reinterpret_cast<const uint4*>(here.rows[i / 2] + key * D * 2 + 128 * j + 16 * g);
         }
       }
     }
+    products.close_keys(2 * step);
   }
-  __device__ __forceinline__ void add_new_value(Keys& keys, int first) const {
+  // Where the new token is one of the 16.
+  __device__ __forceinline__ void add_new_value(Values& v, int first) const {
     const int place = length - 1 - first;
     if (place < 0 || place >= kStepKeys) return;
-    const char* const v = row_of(group_size() + 1);
+    const char* const row = row_of(group_size() + 1);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if (2 * (lane() % 4) + i % 2 + i / 2 * 8 == place) {
 #pragma unroll
         for (int j = 0; j < kValueVectors; ++j) {
-          keys.v[i][j] = *reinterpret_cast<const uint4*>(v + 128 * j + 16 * (lane() / 4));
+          v[i][j] = *reinterpret_cast<const uint4*>(row + 128 * j + 16 * (lane() / 4));
         }
       }
     }
@@ -138,34 +80,41 @@ struct Attention {
 
   // The queries of the KV head's group, rotated, then the new key and value, into shared memory; and the latter two
   // into their page, by whoever has the last chunk.
-  __device__ __forceinline__ void take_new_rows(int kv_head, bool is_last) const {
+  struct NewRows {  // what is known of them before qkv is there
+    float cosine;
+    float sine;
+    int64_t slot;
+  };
+  __device__ __forceinline__ NewRows prepare_new_rows() const {
+    static_assert(kThreads % (D / 2) == 0);  // a thread has the same pair of every row
+    const int pair = thread % (D / 2);
+    return {args.rope_table[pair], args.rope_table[D / 2 + pair], args.slots[0]};
+  }
+  __device__ __forceinline__ void take_new_rows(const NewRows& rows, int kv_head, bool is_last) const {
     const int group = group_size();
-    const int64_t slot = args.slots[0];
     const int64_t page_size = int64_t{1} << args.page_shift;
-    for (int i = thread; i < (group + 2) * (D / 2); i += kThreads) {
-      const int row = i / (D / 2);
-      const int pair = i % (D / 2);
+    const int pair = thread % (D / 2);
+    for (int row = thread / (D / 2); row < group + 2; row += kThreads / (D / 2)) {
       const bool is_v = row > group;
       const int first = args.is_interleaved || is_v ? 2 * pair : pair;
       const int second = args.is_interleaved || is_v ? first + 1 : pair + D / 2;
-      const float cosine = args.rope_table[pair];
-      const float sine = args.rope_table[D / 2 + pair];
       const int head = row < group ? kv_head * group + row : args.num_heads + kv_head + (is_v ? args.num_kv_heads : 0);
       const T* const source = static_cast<const T*>(args.exchange.qkv) + head * D;
       float a = load_of_others(source + first);
       float b = load_of_others(source + second);
       if (!is_v) {
-        const float rotated = __fsub_rn(__fmul_rn(a, cosine), __fmul_rn(b, sine));
-        b = __fadd_rn(__fmul_rn(b, cosine), __fmul_rn(a, sine));
+        const float rotated = __fsub_rn(__fmul_rn(a, rows.cosine), __fmul_rn(b, rows.sine));
+        b = __fadd_rn(__fmul_rn(b, rows.cosine), __fmul_rn(a, rows.sine));
         a = rotated;
       }
       T* const target = reinterpret_cast<T*>(shared) + row * kPitch;
       target[first] = from_float<T>(a);
       target[second] = from_float<T>(b);
-      if (is_last && row >= group && slot >= 0) {
-        T* const page = reinterpret_cast<T*>((is_v ? layer.v : layer.k) + (slot >> args.page_shift) * args.page_bytes +
-                                             kv_head * args.head_bytes) +
-                        (slot & (page_size - 1)) * D;
+      if (is_last && row >= group && rows.slot >= 0) {
+        T* const page =
+            reinterpret_cast<T*>((is_v ? layer.v : layer.k) + (rows.slot >> args.page_shift) * args.page_bytes +
+                                 kv_head * args.head_bytes) +
+            (rows.slot & (page_size - 1)) * D;
         page[first] = from_float<T>(a);
         page[second] = from_float<T>(b);
       }
@@ -173,29 +122,32 @@ struct Attention {
   }
 
   // One step of 16 keys: thread (g, t) has the scores of head g, and sums of heads 2t and 2t + 1.
-  // Values are asked for when keys are done with: registers are few.
-  __device__ __forceinline__ void take_keys(int first, int64_t offset, float (&sums)[D / 16][4], float& largest,
-                                            float& weight) const {
-    Keys keys;
-    load_keys(keys, first, offset);
-    add_new_key(keys, first);
+  template <typename Products>
+  __device__ __forceinline__ void take_keys(Products& products, int step, int first, Values& v,
+                                            float (&sums)[D / 16][4], float& largest, float& weight) const {
     const int g = lane() / 4;
     const int t = lane() % 4;
+    const KeyRows here = products.open_keys(2 * step + 1);
+    const char* k[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const bool is_new = first + 8 * half + g == length - 1;
+      k[half] = (is_new ? row_of(group_size()) : here.rows[half] + g * D * 2) + 16 * t;
+    }
+    // Heads that are not there have some other row's numbers, and nobody reads what becomes of them.
+    const char* const queries = row_of(min(g, group_size() - 1)) + 16 * t;
     float scores[2][4] = {};
 #pragma unroll
     for (int i = 0; i < D / 32; ++i) {
-      uint4 q;  // heads that are not there have some other row's numbers, and nobody reads what becomes of them
-      asm volatile(
-          "ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-          : "=r"(q.x), "=r"(q.y), "=r"(q.z), "=r"(q.w)
-          : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(row_of(min(g, group_size() - 1)) + 64 * i + 16 * t))));
+      const uint4 q = *reinterpret_cast<const uint4*>(queries + 64 * i);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        mma<T>(scores[half], {q.x, 0u, q.y, 0u}, keys.k[half][i].x, keys.k[half][i].y);
-        mma<T>(scores[half], {q.z, 0u, q.w, 0u}, keys.k[half][i].z, keys.k[half][i].w);
+        const uint4 x = *reinterpret_cast<const uint4*>(k[half] + 64 * i);
+        mma<T>(scores[half], {q.x, 0u, q.y, 0u}, x.x, x.y);
+        mma<T>(scores[half], {q.z, 0u, q.w, 0u}, x.z, x.w);
       }
     }
-    load_values(keys, first, offset);
+    products.close_keys(2 * step + 1);
     float new_largest = largest;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -218,7 +170,7 @@ struct Attention {
     }
     const float corrections[2] = {__shfl_sync(0xffffffffu, correction, 8 * t),
                                   __shfl_sync(0xffffffffu, correction, 8 * t + 4)};
-    add_new_value(keys, first);
+    add_new_value(v, first);
     const uint32_t low = pack_pair<T>(scores[0][0], scores[0][1]);
     const uint32_t high = pack_pair<T>(scores[1][0], scores[1][1]);
 #pragma unroll
@@ -232,8 +184,8 @@ struct Attention {
         const int vector = kValueVectors == 2 ? half : 0;
         const int element = kValueVectors == 2 ? j : 4 * half + j;
         const auto word = [&](int i) {
-          const uint4& v = keys.v[i][vector];
-          return element / 2 == 0 ? v.x : element / 2 == 1 ? v.y : element / 2 == 2 ? v.z : v.w;
+          const uint4& x = v[i][vector];
+          return element / 2 == 0 ? x.x : element / 2 == 1 ? x.y : element / 2 == 2 ? x.z : x.w;
         };
         const uint32_t selector = element % 2 == 0 ? 0x5410u : 0x7632u;
         pairs[half] = __byte_perm(word(0), word(1), selector);
@@ -247,23 +199,23 @@ struct Attention {
   }
 
   // Blocks that tell that attention is done, and whether this one has any work.
-  __device__ __forceinline__ int num_telling() const {
+  static __device__ __forceinline__ int num_telling(const Args& args, int length) {
     return min(static_cast<int>(gridDim.x), chunks_of(length).count == 1 ? args.num_kv_heads : args.num_heads);
   }
-  __device__ __forceinline__ bool has_work() const {
+  static __device__ __forceinline__ bool has_work(const Args& args, int length) {
     const int count = chunks_of(length).count;
     return static_cast<int>(blockIdx.x) <
            (count == 1 ? args.num_kv_heads : max(count * args.num_kv_heads, args.num_heads));
   }
   // The block's units, and then its heads of the merge. wait() is called before qkv is read, once.
-  template <typename Wait>
-  __device__ __forceinline__ void run(const Wait& wait) const {
+  template <typename Products, typename Wait>
+  __device__ __forceinline__ void run(Products& products, const Wait& wait) {
     const Chunks chunks = chunks_of(length);
     const int num_units = chunks.count * args.num_kv_heads;
     const int num_blocks = static_cast<int>(gridDim.x);
     const int block = static_cast<int>(blockIdx.x);
     for (int unit = block; unit < num_units; unit += num_blocks) {
-      take_unit(unit % args.num_kv_heads, unit / args.num_kv_heads, chunks, [&] {
+      take_unit(products, unit % args.num_kv_heads, unit / args.num_kv_heads, chunks, [&] {
         if (unit == block) wait();
       });
     }
@@ -272,33 +224,41 @@ struct Attention {
     for (int head = block; head < args.num_heads; head += num_blocks) merge_chunks(head, chunks.count);
   }
 
-  template <typename Wait>
-  __device__ __forceinline__ void take_unit(int kv_head, int chunk, const Chunks& chunks, const Wait& wait) const {
-    const int g = lane() / 4;
-    const int t = lane() % 4;
+  template <typename Products, typename Wait>
+  __device__ __forceinline__ void take_unit(Products& products, int kv_head, int chunk, const Chunks& chunks,
+                                            const Wait& wait) {
     const int group = group_size();
-    const int share = chunks.size / kWarps;
-    const int begin = chunk * chunks.size + warp() * share;
-    const int end = min(begin + share, length);
-    int64_t offset = begin < length ? offset_of(begin, kv_head) : 0;
+    const int begin = chunk * chunks.size;
+    const int num_steps = num_steps_of(chunks, chunk, length);
+    const NewRows new_rows = prepare_new_rows();
+    Values v;
+    if (warp() < num_steps) load_values(v, products, warp(), begin + warp() * kStepKeys);
     wait();
     sync_warps();  // all warps are done with the inputs that lay in shared memory, or with the unit before
-    take_new_rows(kv_head, chunk == chunks.count - 1);
+    thread = fresh_thread();
+    take_new_rows(new_rows, kv_head, chunk == chunks.count - 1);
     sync_warps();
 
     float sums[D / 16][4] = {};
     float largest = -INFINITY;  // of head g
     float weight = 0;
 #pragma unroll 1
-    for (int first = begin; first < end; first += kStepKeys) {
-      take_keys(first, offset, sums, largest, weight);
-      if (first + kStepKeys < end) offset = offset_of(first + kStepKeys, kv_head);
+    for (int step = warp(); step < num_steps; step += kWarps) {
+      take_keys(products, step, begin + step * kStepKeys, v, sums, largest, weight);
+      const int next = step + kWarps;
+      if (next < num_steps) load_values(v, products, next, begin + next * kStepKeys);
     }
+    products.end_keys(num_steps);
+    thread = fresh_thread();
+    const int g = lane() / 4;
+    const int t = lane() % 4;
     weight += __shfl_xor_sync(0xffffffffu, weight, 1);
     weight += __shfl_xor_sync(0xffffffffu, weight, 2);
     if (t == 0) stats[warp() * kMostGroup + g] = {largest, weight};
 
-    float* const parts = reinterpret_cast<float*>(shared);  // [warp][head][d]
+    // [warp][head][half][j][g], so that neighbouring threads have neighbouring places.
+    float* const parts = reinterpret_cast<float*>(shared);
+    const int num_parts = min(num_steps, kWarps);
     for (int first_head = 0; first_head < group; first_head += kHeadsAtOnce) {
       sync_warps();  // the new rows, or the sums of the heads before, have been read
 #pragma unroll
@@ -309,25 +269,25 @@ struct Attention {
         for (int j = 0; j < D / 16; ++j) {
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
-            parts[(warp() * kHeadsAtOnce + head) * D + d_of(g, j, half)] = sums[j][h + 2 * half];
+            parts[(warp() * kHeadsAtOnce + head) * kPitch + (half * (D / 16) + j) * 8 + g] = sums[j][h + 2 * half];
           }
         }
       }
       sync_warps();
       for (int i = thread; i < kHeadsAtOnce * D; i += kThreads) {
         const int head = first_head + i / D;
-        const int d = i % D;
+        const int d = d_of(i % 8, i / 8 % (D / 16), i % D / (D / 2));
         if (head >= group) break;
         float all_largest = -INFINITY;
-#pragma unroll 4
-        for (int w = 0; w < kWarps; ++w) all_largest = fmaxf(all_largest, stats[w * kMostGroup + head].x);
+#pragma unroll 8
+        for (int w = 0; w < num_parts; ++w) all_largest = fmaxf(all_largest, stats[w * kMostGroup + head].x);
         float sum = 0;
         float all_weight = 0;
-#pragma unroll 4
-        for (int w = 0; w < kWarps; ++w) {
+#pragma unroll 8
+        for (int w = 0; w < num_parts; ++w) {
           const float2 own = stats[w * kMostGroup + head];
           const float factor = own.x == -INFINITY ? 0.0f : exp2_fast(own.x - all_largest);
-          sum += parts[(w * kHeadsAtOnce + head - first_head) * D + d] * factor;
+          sum += parts[(w * kHeadsAtOnce + head - first_head) * kPitch + i % D] * factor;
           all_weight += own.y * factor;
         }
         const int own_head = kv_head * group + head;

@@ -12,15 +12,8 @@ namespace quire::cuda::step {
 template <typename T, typename Products, int D>
 bool launch_step(const StepLaunch& call) {
   constexpr int kBlockBytes = 227 * 1024;  // of a multiprocessor, for one block
-  Args& args = call.args;
-  const int most_inputs = std::max({args.hidden, args.num_heads * D, args.intermediate});
-  constexpr int kAttentionBytes = kWarps * kHeadsAtOnce * D * 4;
-  args.input_bytes = std::max(kAttentionBytes, Products::input_bytes(most_inputs));
-  constexpr int kBarrierBytes = 2 * 8;  // of a stage
-  constexpr int kRingsBytes = kWarps * (Products::kStageBytes + kBarrierBytes);
-  args.num_stages = (kBlockBytes - static_cast<int>(sizeof(Shared)) - args.input_bytes) / kRingsBytes;
-  if (args.num_stages < 2) return false;
-  const int shared_bytes = args.num_stages * kRingsBytes + args.input_bytes;
+  const int shared_bytes = Products::plan(call.args, kBlockBytes - static_cast<int>(sizeof(Shared)), call.num_blocks);
+  if (shared_bytes == 0) return false;
   const auto kernel = decoder_step_kernel<T, Products, D>;
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
   cudaLaunchAttribute attribute = {};
@@ -33,7 +26,7 @@ bool launch_step(const StepLaunch& call) {
   config.stream = call.stream;
   config.attrs = &attribute;
   config.numAttrs = 1;
-  CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, args));
+  CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, call.args));
   return true;
 }
 

@@ -9,7 +9,7 @@ namespace quire::cuda {
 
 struct StepLaunch {
   cudaStream_t stream;
-  step::Args& args;  // num_stages and input_bytes are filled in
+  step::Args& args;  // all but what says how shared memory is divided
   int num_blocks;
   DType dtype;
   int head_dim;
