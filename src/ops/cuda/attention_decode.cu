@@ -12,9 +12,9 @@
 // The limit is the reading of KV: 2 · head_dim elements a key and KV head. Softmax in float, base 2; P is rounded to
 // the dtype of the products: the cache's, or f16 where it has codes, which f16 holds exactly; their scales multiply
 // scores and weights. Eighths of a chunk are summed apart and merged in ascending order, and so are chunks,
-// by a kernel of its own or, where warps share units, by the block that ends last or (attention_decode_fused.cu, one unit
-// a block) that of the last chunk: a query's bits do not depend on the batch, on page size or on who computes what.
-// Equals the loop of reference_attention.cc.
+// by a kernel of its own or, where warps share units, by the block that ends last or (attention_decode_fused.cu, one
+// unit a block) that of the last chunk: a query's bits do not depend on the batch, on page size or on who computes
+// what. Equals the loop of reference_attention.cc.
 #include <algorithm>
 #include <bit>
 
