@@ -56,8 +56,9 @@ bool Scheduler::admit(Sequence& sequence) {
   const int64_t num_spare = running_.empty() ? 0 : pool_->num_pages() / 100 + num_spoken_for;
   if (sequence.is_swapped_out()) return swap_in(sequence, num_spare);
   if (!find_prefix(sequence)) return false;
-  if (pages_still_to_come(sequence) + num_spare > pool_->num_available()) {
-    // Alone it must fit: check_fits said so, unless pages are held by steps in flight.
+  // Where all but the last token was found, what is left needs a row of logits, and others may have taken them all.
+  // Alone it must fit: check_fits said so, unless pages are held by steps in flight.
+  if (largest_chunk(sequence) <= 0 || pages_still_to_come(sequence) + num_spare > pool_->num_available()) {
     drop_pages(sequence);
     return false;
   }

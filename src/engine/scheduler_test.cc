@@ -126,6 +126,25 @@ TEST(Scheduler, PromptLogitsBoundTheChunk) {
   EXPECT_EQ(next, 20);
 }
 
+TEST(Scheduler, WhoHasOnlyALogitLeftToComputeWaitsForItsRow) {
+  Harness h(100, small_config(), /*has_cache=*/true);
+  h.scheduler->finish((h.add(17, {}), h.step().rows[0].sequence));
+  Sequence* reader = h.add(testing::stem_and_tail(0, 20, 60), {});
+  reader->next_prompt_logit = 0;
+  Sequence* cached = h.add(17, {});
+  const StepPlan* plan = &h.scheduler->schedule();
+  ASSERT_EQ(plan->rows.size(), 1u);
+  EXPECT_EQ(plan->rows[0].sequence, reader);
+  EXPECT_EQ(plan->num_logit_rows, 8);  // all that a step has
+  EXPECT_EQ(cached->num_computed_tokens, 0);
+  h.scheduler->complete();
+  h.scheduler->finish(reader);
+  plan = &h.step();
+  ASSERT_EQ(plan->rows.size(), 1u);
+  EXPECT_EQ(plan->rows[0].sequence, cached);
+  EXPECT_EQ(plan->rows[0].first_position, 16);
+}
+
 TEST(Scheduler, TwoWholePagesLeaveOnePositionToCompute) {
   for (const int length : {15, 16, 17}) {
     Harness h(100, small_config(), /*has_cache=*/true);
