@@ -93,7 +93,7 @@ Result<cudaDeviceProp> read_properties(int device_index, int num_devices) {
 Result<std::unique_ptr<CudaOps>> CudaOps::create(const BackendOptions& options) {
   ASSIGN_OR_RETURN(const int num_devices, count_devices());
   for (const auto& [op, name] : options.forced_kernels) {
-    if (options.is_strict && name != "any_shape") {
+    if (options.is_strict && name != "any_shape" && name != "off") {
       return invalid_argument("--kernel " + op + "=" + name +
                               " does not go with --sameness strict, which chooses kernels by what does not change bits: "
                               "leave one of the two out");
@@ -144,12 +144,14 @@ CudaOps::~CudaOps() {
 
 std::string CudaOps::numerics() const {
   // Raised whenever a row, or the choice of rows, gives other numbers than before.
-  constexpr int kVersion = 5;
+  constexpr int kVersion = 6;
   std::string text = description_ + ", numerics " + std::to_string(kVersion);
   if (weight_quantization_ == WeightQuantization::kF8) text += ", weights in e4m3";
   if (weight_quantization_ == WeightQuantization::kI8) text += ", weights in int8";
   if (is_strict_) text += ", strict";
-  for (const auto& [op, row] : forced_kernels_) text += ", " + op + "=" + row;
+  for (const auto& [op, row] : forced_kernels_) {
+    if (row != "off") text += ", " + op + "=" + row;  // what is off anyway
+  }
   return text;
 }
 
@@ -319,7 +321,8 @@ void CudaOps::grouped_linear(OpContext& context, TensorView y, ConstTensorView x
                 .y = y,
                 .x = x,
                 .weight = weight,
-                .offsets = offsets},
+                .offsets = offsets,
+                .is_strict = is_strict_},
                forced_kernel("linear"));
 }
 

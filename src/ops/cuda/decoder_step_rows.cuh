@@ -370,7 +370,11 @@ struct Rows {
   // Values and keys of step `index / 2`, counted from where the last product ended. All lanes of the warp that has the
   // step.
   __device__ __forceinline__ KeyRows open_keys(int index) const {
-    const Place place = place_of(first_stage + static_cast<uint32_t>(index));
+    const uint32_t number = first_stage + static_cast<uint32_t>(index);
+    const Place place = place_of(number);
+    // A barrier tells even laps of the ring from odd ones, no more, and another warp may be a lap behind: it is asked
+    // once the stage is announced to be this one.
+    for (Patience patience; static_cast<uint32_t>(announced()[place.slot] >> 32) != number + 1;) patience.spend();
     barrier_wait(filled() + place.slot, place.parity);
     const char* const stage = memory + place.slot * kStageBytes;
     return {{stage, stage + 8 * D * 2}};
