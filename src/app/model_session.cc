@@ -79,7 +79,12 @@ TunedChoices load_tuning(const TuningKey& key, Console& console) {
 Result<std::unique_ptr<Ops>> create_gpu_ops(BackendOptions options, bool is_tuning, Console& console) {
   const Result<std::string> gpu = gpu_of_tuning(options.device_index);
   options.is_tuning = is_tuning;
-  if (gpu.is_ok() && !is_tuning) options.tuned_products = load_tuning(tuning_key(gpu.value()), console).products;
+  if (!gpu.is_ok() || is_tuning || options.is_strict) return create_ops(options);
+  options.tuned_products = load_tuning(tuning_key(gpu.value()), console).products;
+  Result<std::unique_ptr<Ops>> ops = create_ops(options);
+  if (ops.is_ok() || options.tuned_products.empty() || ops.status().code() != StatusCode::kInvalidArgument) return ops;
+  console.warn("products are multiplied as usual: " + ops.status().message());
+  options.tuned_products.clear();
   return create_ops(options);
 }
 

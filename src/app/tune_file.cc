@@ -17,7 +17,7 @@ namespace json = boost::json;
 
 namespace {
 
-constexpr int64_t kMaxFileBytes = 1 << 20;
+constexpr int64_t kMaxFileBytes = 4 << 20;
 constexpr size_t kMaxChoices = 4096;
 
 json::object to_json(const TuningKey& key) {
@@ -145,6 +145,7 @@ Status write_tuning(const fs::path& path, const TuningKey& key, const TunedChoic
     return unavailable("the choices cannot be kept in " + path.string() + ": " + why +
                        "; set XDG_CACHE_HOME to a folder that can be written");
   };
+  if (choices.size() > kMaxChoices) return fail("they are too many: begin anew with --forget");
   std::error_code error;
   fs::create_directories(path.parent_path(), error);
   if (error) return fail(error.message());

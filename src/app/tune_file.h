@@ -1,6 +1,6 @@
 // The file in which `quire tune` keeps its choices, one for each processor or GPU that shares the folder: a small JSON
-// object with the key that it was made under. Choices change speed, never results, so a file that is missing, of
-// another machine or version, or broken is passed over. Read once at start.
+// object with the key that it was made under. Choices change speed, and on a GPU the order of sums, no more, so a file
+// that is missing, of another machine or version, or broken is passed over. Read once at start.
 #pragma once
 
 #include <boost/json.hpp>

@@ -18,9 +18,11 @@ namespace {
 // Steps of all sizes: sequences that decode, and prompts. Algorithms are chosen for powers of two.
 std::vector<BenchCell> steps_of(const MemoryPlan& plan) {
   std::vector<BenchCell> cells;
-  for (int num_seqs = 1; num_seqs <= plan.max_num_seqs; num_seqs *= 2) cells.push_back({num_seqs, 2, 2});
+  for (int num_seqs = 1; num_seqs < plan.max_num_seqs; num_seqs *= 2) cells.push_back({num_seqs, 2, 2});
+  cells.push_back({plan.max_num_seqs, 2, 2});
   const int64_t longest = std::min<int64_t>(plan.max_num_batched_tokens, plan.max_model_len - 2);
-  for (int64_t length = 4; length <= longest; length *= 2) cells.push_back({1, length, 1});
+  for (int64_t length = 4; length < longest; length *= 2) cells.push_back({1, length, 1});
+  cells.push_back({1, longest, 1});
   return cells;
 }
 

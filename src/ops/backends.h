@@ -62,7 +62,7 @@ bool has_cuda_backend();
 
 Result<std::unique_ptr<Ops>> create_ops(const BackendOptions& options);
 
-// What a backend's library has chosen for the products that came by so far; nothing but on a GPU.
+// What a backend was given of these, or has measured while tuning; nothing but on a GPU.
 std::vector<TunedProduct> tuned_products(const Ops& ops);
 
 // What such choices hold for: GPU and library, "NVIDIA H200, 9.0, cuBLASLt 130101". The error says why there is none.

@@ -85,6 +85,11 @@ Result<cudaDeviceProp> read_properties(int device_index, int num_devices) {
   }
   cudaDeviceProp properties;
   CUDA_CHECK(cudaGetDeviceProperties(&properties, device_index));
+  if (properties.major * 10 + properties.minor != 90) {
+    return unimplemented(std::string("the GPU is a ") + properties.name + " of compute capability " +
+                         std::to_string(properties.major) + "." + std::to_string(properties.minor) +
+                         "; this build has kernels for 9.0: use the CPU");
+  }
   return properties;
 }
 
@@ -94,9 +99,10 @@ Result<std::unique_ptr<CudaOps>> CudaOps::create(const BackendOptions& options) 
   ASSIGN_OR_RETURN(const int num_devices, count_devices());
   for (const auto& [op, name] : options.forced_kernels) {
     if (options.is_strict && name != "any_shape" && name != "off") {
-      return invalid_argument("--kernel " + op + "=" + name +
-                              " does not go with --sameness strict, which chooses kernels by what does not change bits: "
-                              "leave one of the two out");
+      return invalid_argument(
+          "--kernel " + op + "=" + name +
+          " does not go with --sameness strict, which chooses kernels by what does not change bits: "
+          "leave one of the two out");
     }
     if (op == "linear") {
       RETURN_IF_ERROR(check_forced(cuda::linear_rows(), op, name));
@@ -110,11 +116,6 @@ Result<std::unique_ptr<CudaOps>> CudaOps::create(const BackendOptions& options) 
     }
   }
   ASSIGN_OR_RETURN(const cudaDeviceProp properties, read_properties(options.device_index, num_devices));
-  if (properties.major * 10 + properties.minor != 90) {
-    return unimplemented(std::string("the GPU is a ") + properties.name + " of compute capability " +
-                         std::to_string(properties.major) + "." + std::to_string(properties.minor) +
-                         "; this build has kernels for 9.0: use the CPU");
-  }
   CUDA_CHECK(cudaSetDevice(options.device_index));
   std::string description = std::string("cuda: ") + properties.name + ", " +
                             std::to_string(properties.multiProcessorCount) + " multiprocessors, " +
@@ -156,7 +157,7 @@ std::string CudaOps::numerics() const {
 }
 
 std::vector<TunedProduct> CudaOps::tuned_products() const {
-  return library_->chosen_products();
+  return library_->tuned_products();
 }
 
 Result<std::string> CudaOps::tuning_identity(int device_index) {
@@ -208,6 +209,8 @@ Result<DeviceBuffer> CudaOps::allocate_for_host(int64_t num_bytes, const char* p
 
 void CudaOps::copy_to_device(OpContext& context, void* device_data, const void* host_data, int64_t num_bytes) {
   if (num_bytes <= 0) return;
+  // The current device is a thread's own, and the thread that steps is not the one that loads. Steps begin with a copy.
+  CUDA_CHECK(cudaSetDevice(device_index_));
   CUDA_CHECK(cudaMemcpyAsync(device_data, host_data, static_cast<size_t>(num_bytes), cudaMemcpyHostToDevice,
                              stream_of(context)));
 }

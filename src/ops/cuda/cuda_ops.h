@@ -1,6 +1,7 @@
-// The CUDA backend: one GPU. Activations are bf16, f16 or f32; KV memory is bf16, f16 or f32. Methods check shapes and
+// The CUDA backend: one GPU. Activations are bf16, f16 or f32; KV memory too, or e4m3 or int8. Methods check shapes and
 // enqueue kernels on context.stream; the kernels are in elementwise.h, weights.h, linear.h and attention.h. Used by one
-// thread at a time, like every backend; the device is made current by create() for the thread that calls it.
+// thread at a time, like every backend; the device is made current by create() and by copies to it, for the thread that
+// calls them.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -178,14 +178,15 @@ Status LinearLibrary::choose(const TunedProduct& product) {
   }
   const Key key{product.num_tokens, product.n, product.k, product.dtype, product.y_dtype, product.has_residual};
   chosen_.emplace(key, *algorithm);
+  tuned_.insert(key);
   return ok_status();
 }
 
-std::vector<TunedProduct> LinearLibrary::chosen_products() const {
+std::vector<TunedProduct> LinearLibrary::tuned_products() const {
   std::vector<TunedProduct> products;
-  for (const auto& [key, algorithm] : chosen_) {
+  for (const Key& key : tuned_) {
     const auto& [num_tokens, n, k, dtype, y_dtype, has_residual] = key;
-    products.push_back({num_tokens, n, k, dtype, y_dtype, has_residual, algorithm_text(algorithm)});
+    products.push_back({num_tokens, n, k, dtype, y_dtype, has_residual, algorithm_text(chosen_.at(key))});
   }
   return products;
 }
@@ -293,9 +294,12 @@ void LinearLibrary::matmul(cudaStream_t stream, const MatmulShape& shape, const 
     cublasLtMatmulAlgo_t algorithm = candidates.front();
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     CUDA_CHECK(cudaStreamIsCapturing(stream, &capture));
-    if (candidates.size() > 1 && capture == cudaStreamCaptureStatusNone) {
-      algorithm = is_tuning_ ? tune_product(*this, stream, typical, args.residual != nullptr, candidates)
-                             : fastest(stream, shape, args, candidates);
+    if (capture == cudaStreamCaptureStatusNone && is_tuning_) {
+      const auto tuned = tune_product(*this, stream, typical, args.residual != nullptr, candidates);
+      if (tuned.has_value()) tuned_.insert(key);
+      algorithm = tuned.value_or(algorithm);
+    } else if (capture == cudaStreamCaptureStatusNone && candidates.size() > 1) {
+      algorithm = fastest(stream, shape, args, candidates);
     }
     found = chosen_.emplace(key, algorithm).first;
   }

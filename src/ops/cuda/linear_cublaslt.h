@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <tuple>
 #include <vector>
@@ -56,8 +57,8 @@ class LinearLibrary {
   // captured.
   void matmul(cudaStream_t stream, const MatmulShape& shape, const MatmulArgs& args);
 
-  // What has been chosen so far.
-  std::vector<TunedProduct> chosen_products() const;
+  // What was given to create(), or measured while tuning.
+  std::vector<TunedProduct> tuned_products() const;
 
   // Every answer of the library's heuristic, best first, for benchmarks; run() runs one of them.
   std::vector<cublasLtMatmulAlgo_t> algorithms(const MatmulShape& shape, int max_count, bool may_split_k);
@@ -93,6 +94,7 @@ class LinearLibrary {
   DeviceBuffer slice_;
   DeviceBuffer partial_sums_;
   std::map<Key, cublasLtMatmulAlgo_t> chosen_;
+  std::set<Key> tuned_;  // of them
   std::optional<bool> has_f8_;
   std::unique_ptr<SameAnswers> same_answers_;
   bool is_tuning_ = false;

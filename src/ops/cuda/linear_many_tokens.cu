@@ -342,27 +342,26 @@ struct Buffer {
 };
 
 // By cuBLASLt, where a way of it has the same bits (of one part of k) and is faster: the products, plain or into
-// `buffer`, from which the gated activation takes them. False: nothing was done.
+// `buffer`, from which the gated activation takes them. Returns how many tokens are done: all, none, or where `buffer`
+// is small a multiple of what it holds, since the way was looked at for so many.
 template <typename W>
-bool multiply_by_library(const LinearCall& call, const Output& output, const WeightRows& weight, const Buffer& buffer) {
-  if (weight.num_parts > 1 || output.bias != nullptr || output.residual != nullptr) return false;
+int64_t multiply_by_library(const LinearCall& call, const Output& output, const WeightRows& weight,
+                            const Buffer& buffer) {
+  if (weight.num_parts > 1 || output.bias != nullptr || output.residual != nullptr) return 0;
   const bool is_gated = output.gate != Gate::kNone;
   const int64_t k = call.weight.k;
   const int64_t row_bytes = weight.num_rows * dtype_bytes(output.y_dtype);
   int64_t most = output.num_tokens;
   if (is_gated) most = std::min(most, buffer.num_bytes / row_bytes / kLargestTile * kLargestTile);
-  if (most == 0) return false;
-  const auto shape_of = [&](int64_t num_tokens) {
-    return MatmulShape{.num_tokens = num_tokens,
-                       .n = weight.num_rows,
-                       .k = k,
-                       .dtype = call.x.dtype(),
-                       .y_dtype = output.y_dtype,
-                       .x_stride = call.x.stride(0),
-                       .y_stride = is_gated ? weight.num_rows : output.y_stride,
-                       .residual_stride = 0};
-  };
-  const MatmulShape shape = shape_of(most);
+  if (most == 0) return 0;
+  const MatmulShape shape{.num_tokens = most,
+                          .n = weight.num_rows,
+                          .k = k,
+                          .dtype = call.x.dtype(),
+                          .y_dtype = output.y_dtype,
+                          .x_stride = call.x.stride(0),
+                          .y_stride = is_gated ? weight.num_rows : output.y_stride,
+                          .residual_stride = 0};
   const cublasLtMatmulAlgo_t* const answer =
       call.library->same_answers().find(call.stream, *call.library, shape, weight.data, [&](void* y, const void* x) {
         Output plain = output;
@@ -373,13 +372,13 @@ bool multiply_by_library(const LinearCall& call, const Output& output, const Wei
         plain.gate = Gate::kNone;
         launch<W>(call, plain, weight, {.data = x, .stride = k, .scales = nullptr, .scale_stride = 0});
       });
-  if (answer == nullptr) return false;
+  if (answer == nullptr) return 0;
   const int64_t x_row_bytes = call.x.stride(0) * 2;
   const int64_t y_row_bytes = output.y_stride * dtype_bytes(output.y_dtype);
-  for (int64_t first = 0; first < output.num_tokens; first += most) {
-    const int64_t count = std::min(most, output.num_tokens - first);
+  const int64_t num_done = output.num_tokens / most * most;
+  for (int64_t first = 0; first < num_done; first += most) {
     char* const y = offset_bytes(output.y, first * y_row_bytes);
-    call.library->run(call.stream, shape_of(count),
+    call.library->run(call.stream, shape,
                       {.y = is_gated ? buffer.data : y,
                        .x = offset_bytes(call.x.raw_data(), first * x_row_bytes),
                        .w = weight.data,
@@ -387,19 +386,29 @@ bool multiply_by_library(const LinearCall& call, const Output& output, const Wei
                       *answer);
     if (!is_gated) continue;
     const int64_t half = weight.num_rows / 2;
-    const ConstTensorView products(buffer.data, output.y_dtype, {count, weight.num_rows});
-    const TensorView target = TensorView(y, output.y_dtype, {count, output.y_stride}).slice(1, 0, output.num_outputs);
+    const ConstTensorView products(buffer.data, output.y_dtype, {most, weight.num_rows});
+    const TensorView target = TensorView(y, output.y_dtype, {most, output.y_stride}).slice(1, 0, output.num_outputs);
     binary(call.stream, output.gate == Gate::kSilu ? BinaryOp::kSiluMultiply : BinaryOp::kGeluTanhMultiply, target,
            products.slice(1, 0, half), products.slice(1, half, 2 * half));
   }
-  return true;
+  return num_done;
 }
 
 template <typename W>
 void launch_floats(const LinearCall& call, const Output& output, const WeightRows& weight, const Buffer& buffer) {
-  if (multiply_by_library<W>(call, output, weight, buffer)) return;
-  launch<W>(call, output, weight,
-            {.data = call.x.raw_data(), .stride = call.x.stride(0), .scales = nullptr, .scale_stride = 0});
+  const int64_t num_done = multiply_by_library<W>(call, output, weight, buffer);
+  if (num_done == output.num_tokens) return;
+  Output rest = output;
+  rest.num_tokens -= static_cast<int>(num_done);
+  rest.y = offset_bytes(output.y, num_done * output.y_stride * dtype_bytes(output.y_dtype));
+  if (output.residual != nullptr) {
+    rest.residual = offset_bytes(output.residual, num_done * output.residual_stride * dtype_bytes(output.y_dtype));
+  }
+  launch<W>(call, rest, weight,
+            {.data = offset_bytes(call.x.raw_data(), num_done * call.x.stride(0) * 2),
+             .stride = call.x.stride(0),
+             .scales = nullptr,
+             .scale_stride = 0});
 }
 
 // Activations become e4m3 in the buffer of slices, as many at once as find room.

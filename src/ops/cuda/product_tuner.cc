@@ -248,10 +248,10 @@ std::optional<cublasLtMatmulAlgo_t> parse_algorithm(std::string_view text) {
   return algorithm;
 }
 
-cublasLtMatmulAlgo_t tune_product(LinearLibrary& library, cudaStream_t stream, const MatmulShape& shape,
-                                  bool has_residual, std::span<const cublasLtMatmulAlgo_t> candidates) {
+std::optional<cublasLtMatmulAlgo_t> tune_product(LinearLibrary& library, cudaStream_t stream, const MatmulShape& shape,
+                                                 bool has_residual, std::span<const cublasLtMatmulAlgo_t> candidates) {
   Problem problem(shape, has_residual);
-  if (!problem.is_there()) return candidates.front();
+  if (!problem.is_there()) return std::nullopt;
   Events events;
   const cublasLtMatmulAlgo_t* best = nullptr;
   float best_ms = 0;
@@ -273,7 +273,7 @@ cublasLtMatmulAlgo_t tune_product(LinearLibrary& library, cudaStream_t stream, c
       best_ms = ms;
     }
   }
-  return best != nullptr ? *best : candidates.front();
+  return best != nullptr ? std::optional(*best) : std::nullopt;
 }
 
 }  // namespace quire::cuda

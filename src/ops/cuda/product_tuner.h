@@ -20,9 +20,9 @@ namespace quire::cuda {
 std::string algorithm_text(const cublasLtMatmulAlgo_t& algorithm);
 std::optional<cublasLtMatmulAlgo_t> parse_algorithm(std::string_view text);
 
-// The fastest of the candidates, by the median of several runs; the first where there is no memory to measure with, or
-// no candidate's sums are right. Waits for the stream.
-cublasLtMatmulAlgo_t tune_product(LinearLibrary& library, cudaStream_t stream, const MatmulShape& shape,
+// The fastest of the candidates, by the median of several runs; nothing where there is no memory to measure with, or no
+// candidate's sums are right. Waits for the stream.
+std::optional<cublasLtMatmulAlgo_t> tune_product(LinearLibrary& library, cudaStream_t stream, const MatmulShape& shape,
                                   bool has_residual, std::span<const cublasLtMatmulAlgo_t> candidates);
 
 }  // namespace quire::cuda
