@@ -25,7 +25,7 @@ check() {
   tail -n 4 "$out/$name.txt"
 }
 
-python3 tests/server_soak.py "$quire" "$model" --seconds "$seconds" --kv-cache-memory 42MiB -- --compute f32 >"$out/traffic.txt" 2>&1 &
+python3 tests/server_soak.py "$quire" "$model" --seconds "$seconds" -- --sameness strict >"$out/traffic.txt" 2>&1 &
 traffic=$!
 sleep 5  # it looks at the GPU's memory first, and after the others have ended
 
