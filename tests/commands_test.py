@@ -235,6 +235,9 @@ class OutputTest(unittest.TestCase):
                 broken = answer()
                 self.assertEqual(broken.returncode, 0, text)
                 self.assertIn("quire tune", broken.stderr, text)
+            on_gpu = quire("tune", "--device", "cuda")  # there is none, or there is no model
+            self.assertEqual(on_gpu.returncode, 1)
+            self.assertRegex(on_gpu.stderr, "GPU|CUDA")
             self.assertEqual(quire("tune", "--forget").returncode, 0)
             self.assertFalse(path.exists())
             self.assertNotIn("quire tune", answer().stderr)

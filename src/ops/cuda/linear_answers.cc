@@ -5,48 +5,13 @@
 #include <bit>
 
 #include "ops/cuda/cuda_support.h"
+#include "ops/cuda/measuring.h"
 
 namespace quire::cuda {
 
 namespace {
 
 constexpr int kMostAnswers = 8;
-
-// Memory for a moment; null where there is none.
-class Memory {
- public:
-  explicit Memory(int64_t num_bytes) {
-    if (cudaMalloc(&data_, static_cast<size_t>(num_bytes)) != cudaSuccess) {
-      (void)cudaGetLastError();
-      data_ = nullptr;
-    }
-  }
-  ~Memory() {
-    if (data_ != nullptr) CUDA_CHECK(cudaFree(data_));
-  }
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
-  char* at(int64_t offset) const { return static_cast<char*>(data_) + offset; }
-  bool is_there() const { return data_ != nullptr; }
-
- private:
-  void* data_ = nullptr;
-};
-
-struct Events {
-  Events() {
-    CUDA_CHECK(cudaEventCreate(&begin));
-    CUDA_CHECK(cudaEventCreate(&end));
-  }
-  ~Events() {
-    CUDA_CHECK(cudaEventDestroy(begin));
-    CUDA_CHECK(cudaEventDestroy(end));
-  }
-  Events(const Events&) = delete;
-  Events& operator=(const Events&) = delete;
-  cudaEvent_t begin;
-  cudaEvent_t end;
-};
 
 }  // namespace
 
@@ -74,7 +39,7 @@ std::optional<cublasLtMatmulAlgo_t> SameAnswers::choose(cudaStream_t stream, Lin
   const int64_t x_size = shape.num_tokens * shape.k;
   const int64_t x_bytes = padded(x_size * dtype_bytes(shape.dtype));
   const int64_t y_bytes = padded(shape.num_tokens * shape.n * dtype_bytes(shape.y_dtype));
-  const Memory memory(x_bytes + 2 * y_bytes + 256);
+  const BriefMemory memory(x_bytes + 2 * y_bytes + 256);
   if (!memory.is_there()) return std::nullopt;
   char* const x = memory.at(0);
   char* const expected = memory.at(x_bytes);
@@ -83,18 +48,9 @@ std::optional<cublasLtMatmulAlgo_t> SameAnswers::choose(cudaStream_t stream, Lin
   fill_normal(stream, shape.dtype, x, x_size);
   CUDA_CHECK(cudaMemsetAsync(expected, 0, static_cast<size_t>(y_bytes), stream));
   multiply(expected, x);
-  const Events events;
-  const auto time_of = [&](const auto& run) {
-    CUDA_CHECK(cudaEventRecord(events.begin, stream));
-    run();
-    CUDA_CHECK(cudaEventRecord(events.end, stream));
-    CUDA_CHECK(cudaEventSynchronize(events.end));
-    float ms = 0;
-    CUDA_CHECK(cudaEventElapsedTime(&ms, events.begin, events.end));
-    return ms;
-  };
+  StreamClock clock(stream);
   std::optional<cublasLtMatmulAlgo_t> best;
-  float best_ms = time_of([&] { multiply(expected, x); });  // ours
+  float best_ms = clock.milliseconds_of([&] { multiply(expected, x); });  // ours
   for (const cublasLtMatmulAlgo_t& answer : library.algorithms(own, kMostAnswers, /*may_split_k=*/false)) {
     CUDA_CHECK(cudaMemsetAsync(y, 0, static_cast<size_t>(y_bytes), stream));
     const MatmulArgs args{.y = y, .x = x, .w = w, .residual = nullptr};
@@ -104,8 +60,8 @@ std::optional<cublasLtMatmulAlgo_t> SameAnswers::choose(cudaStream_t stream, Lin
     CUDA_CHECK(cudaMemcpyAsync(&on_host, num_other, sizeof(int), cudaMemcpyDeviceToHost, stream));
     CUDA_CHECK(cudaStreamSynchronize(stream));
     if (on_host > 0) continue;
-    const float ms = std::min(time_of([&] { library.run(stream, own, args, answer); }),
-                              time_of([&] { library.run(stream, own, args, answer); }));
+    const float ms = std::min(clock.milliseconds_of([&] { library.run(stream, own, args, answer); }),
+                              clock.milliseconds_of([&] { library.run(stream, own, args, answer); }));
     if (ms < best_ms) {
       best = answer;
       best_ms = ms;

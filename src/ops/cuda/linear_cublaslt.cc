@@ -9,6 +9,7 @@
 #include "ops/cuda/elementwise.h"
 #include "ops/cuda/linear_answers.h"
 #include "ops/cuda/linear_strict.h"
+#include "ops/cuda/measuring.h"
 #include "ops/cuda/product_tuner.h"
 #include "ops/cuda/weights.h"
 
@@ -242,15 +243,11 @@ cublasLtMatmulAlgo_t LinearLibrary::fastest(cudaStream_t stream, const MatmulSha
   // Into memory of its own: y may be the residual, which every product would change.
   MatmulShape apart = shape;
   apart.y_stride = shape.n;
-  void* y = nullptr;
-  if (cudaMalloc(&y, static_cast<size_t>(shape.num_tokens * shape.n * dtype_bytes(shape.y_dtype))) != cudaSuccess) {
-    (void)cudaGetLastError();
-    return candidates.front();
-  }
-  cudaEvent_t begin = nullptr;
-  cudaEvent_t end = nullptr;
-  CUDA_CHECK(cudaEventCreate(&begin));
-  CUDA_CHECK(cudaEventCreate(&end));
+  const BriefMemory y(shape.num_tokens * shape.n * dtype_bytes(shape.y_dtype));
+  if (!y.is_there()) return candidates.front();
+  MatmulArgs into_y = args;
+  into_y.y = y.data();
+  StreamClock clock(stream);
   size_t best = 0;
   float best_ms = 0;
   for (size_t i = 0; i < candidates.size(); ++i) {
@@ -258,14 +255,7 @@ cublasLtMatmulAlgo_t LinearLibrary::fastest(cudaStream_t stream, const MatmulSha
     for (int repeat = 0; repeat < kTuneRepeats; ++repeat) {
       // Pushes the weights out of the L2 cache, as the other layers would.
       CUDA_CHECK(cudaMemsetAsync(workspace_.data(), 0, static_cast<size_t>(kWorkspaceBytes), stream));
-      CUDA_CHECK(cudaEventRecord(begin, stream));
-      MatmulArgs into_y = args;
-      into_y.y = y;
-      run(stream, apart, into_y, candidates[i]);
-      CUDA_CHECK(cudaEventRecord(end, stream));
-      CUDA_CHECK(cudaEventSynchronize(end));
-      float ms = 0;
-      CUDA_CHECK(cudaEventElapsedTime(&ms, begin, end));
+      const float ms = clock.milliseconds_of([&] { run(stream, apart, into_y, candidates[i]); });
       if (repeat == 0 || ms < fastest_ms) fastest_ms = ms;
     }
     if (i == 0 || fastest_ms < best_ms) {
@@ -273,9 +263,6 @@ cublasLtMatmulAlgo_t LinearLibrary::fastest(cudaStream_t stream, const MatmulSha
       best_ms = fastest_ms;
     }
   }
-  CUDA_CHECK(cudaEventDestroy(begin));
-  CUDA_CHECK(cudaEventDestroy(end));
-  CUDA_CHECK(cudaFree(y));
   return candidates[best];
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ops/cuda/cuda_support.h"
+#include "ops/cuda/measuring.h"
 #include "tensor/dtype.h"
 
 namespace quire::cuda {
@@ -80,20 +81,6 @@ class RandomTile {
   std::vector<std::byte> bytes_;
 };
 
-// Memory that is given back at the end; data is null where there is none.
-struct DeviceBlock {
-  explicit DeviceBlock(int64_t num_bytes) {
-    if (cudaMalloc(&data, static_cast<size_t>(std::max<int64_t>(num_bytes, 256))) != cudaSuccess) {
-      (void)cudaGetLastError();
-      data = nullptr;
-    }
-  }
-  ~DeviceBlock() { (void)cudaFree(data); }
-  DeviceBlock(const DeviceBlock&) = delete;
-  DeviceBlock& operator=(const DeviceBlock&) = delete;
-  void* data = nullptr;
-};
-
 // The matrices of a product, and what some of its outputs should be.
 class Problem {
  public:
@@ -115,12 +102,12 @@ class Problem {
     shape_.residual_stride = has_residual ? shape.n : 0;
     if (!is_there()) return;
     for (int64_t copy = 0; copy < num_copies_; ++copy) {
-      w_tile_.fill(static_cast<char*>(w_.data) + copy * w_bytes_, shape.n * shape.k);
+      w_tile_.fill(w_.at(copy * w_bytes_), shape.n * shape.k);
     }
-    x_tile_.fill(x_.data, shape.num_tokens * shape.k);
-    residual_tile_.fill(residual_.data, shape.num_tokens * shape.n);
+    x_tile_.fill(x_.data(), shape.num_tokens * shape.k);
+    residual_tile_.fill(residual_.data(), shape.num_tokens * shape.n);
     const std::vector<float> ones(static_cast<size_t>(std::max(shape.n, shape.num_tokens)), 1.0f);
-    CUDA_CHECK(cudaMemcpy(scales_.data, ones.data(), ones.size() * 4, cudaMemcpyHostToDevice));
+    CUDA_CHECK(cudaMemcpy(scales_.data(), ones.data(), ones.size() * 4, cudaMemcpyHostToDevice));
     for (const int64_t token : {int64_t{0}, shape.num_tokens - 1}) {
       for (int64_t i = 0; i < kNumCheckedOutputs; ++i) {
         expect(token, i * (shape.n - 1) / (kNumCheckedOutputs - 1));
@@ -129,17 +116,16 @@ class Problem {
   }
 
   bool is_there() const {
-    return w_.data != nullptr && x_.data != nullptr && residual_.data != nullptr && y_.data != nullptr &&
-           scales_.data != nullptr;
+    return w_.is_there() && x_.is_there() && residual_.is_there() && y_.is_there() && scales_.is_there();
   }
 
   void run(LinearLibrary& library, cudaStream_t stream, const cublasLtMatmulAlgo_t& algorithm) {
-    const float* scales = shape_.dtype == DType::kF8E4M3 ? static_cast<const float*>(scales_.data) : nullptr;
+    const float* scales = shape_.dtype == DType::kF8E4M3 ? static_cast<const float*>(scales_.data()) : nullptr;
     library.run(stream, shape_,
-                {.y = y_.data,
-                 .x = x_.data,
-                 .w = static_cast<const char*>(w_.data) + next_copy_ * w_bytes_,
-                 .residual = has_residual_ ? residual_.data : nullptr,
+                {.y = y_.data(),
+                 .x = x_.data(),
+                 .w = w_.at(next_copy_ * w_bytes_),
+                 .residual = has_residual_ ? residual_.data() : nullptr,
                  .w_scales = scales,
                  .x_scales = scales},
                 algorithm);
@@ -147,15 +133,15 @@ class Problem {
   }
 
   void poison(cudaStream_t stream) {  // every bit set is NaN in all these dtypes
-    CUDA_CHECK(cudaMemsetAsync(y_.data, 0xff, static_cast<size_t>(y_bytes()), stream));
+    CUDA_CHECK(cudaMemsetAsync(y_.data(), 0xff, static_cast<size_t>(y_bytes()), stream));
   }
 
   bool is_right() const {
     const int64_t size = dtype_bytes(shape_.y_dtype);
     return std::all_of(expected_.begin(), expected_.end(), [&](const Expected& expected) {
       std::array<std::byte, 4> bytes{};
-      CUDA_CHECK(cudaMemcpy(bytes.data(), static_cast<const char*>(y_.data) + expected.index * size,
-                            static_cast<size_t>(size), cudaMemcpyDeviceToHost));
+      CUDA_CHECK(
+          cudaMemcpy(bytes.data(), y_.at(expected.index * size), static_cast<size_t>(size), cudaMemcpyDeviceToHost));
       return std::fabs(number_of(shape_.y_dtype, bytes.data()) - expected.value) <= expected.tolerance;
     });
   }
@@ -192,38 +178,12 @@ class Problem {
   RandomTile w_tile_;
   RandomTile x_tile_;
   RandomTile residual_tile_;
-  DeviceBlock w_;
-  DeviceBlock x_;
-  DeviceBlock residual_;
-  DeviceBlock y_;
-  DeviceBlock scales_;
+  BriefMemory w_;
+  BriefMemory x_;
+  BriefMemory residual_;
+  BriefMemory y_;
+  BriefMemory scales_;
   std::vector<Expected> expected_;
-};
-
-class Events {
- public:
-  Events() {
-    CUDA_CHECK(cudaEventCreate(&begin_));
-    CUDA_CHECK(cudaEventCreate(&end_));
-  }
-  ~Events() {
-    (void)cudaEventDestroy(begin_);
-    (void)cudaEventDestroy(end_);
-  }
-  Events(const Events&) = delete;
-  Events& operator=(const Events&) = delete;
-  void begin(cudaStream_t stream) { CUDA_CHECK(cudaEventRecord(begin_, stream)); }
-  float end(cudaStream_t stream) {
-    CUDA_CHECK(cudaEventRecord(end_, stream));
-    CUDA_CHECK(cudaEventSynchronize(end_));
-    float ms = 0;
-    CUDA_CHECK(cudaEventElapsedTime(&ms, begin_, end_));
-    return ms;
-  }
-
- private:
-  cudaEvent_t begin_ = nullptr;
-  cudaEvent_t end_ = nullptr;
 };
 
 }  // namespace
@@ -252,7 +212,7 @@ std::optional<cublasLtMatmulAlgo_t> tune_product(LinearLibrary& library, cudaStr
                                                  bool has_residual, std::span<const cublasLtMatmulAlgo_t> candidates) {
   Problem problem(shape, has_residual);
   if (!problem.is_there()) return std::nullopt;
-  Events events;
+  StreamClock clock(stream);
   const cublasLtMatmulAlgo_t* best = nullptr;
   float best_ms = 0;
   for (const cublasLtMatmulAlgo_t& candidate : candidates) {
@@ -262,9 +222,7 @@ std::optional<cublasLtMatmulAlgo_t> tune_product(LinearLibrary& library, cudaStr
     if (!problem.is_right()) continue;
     std::vector<float> times;
     for (int i = 0; i < kNumRuns; ++i) {
-      events.begin(stream);
-      problem.run(library, stream, candidate);
-      times.push_back(events.end(stream));
+      times.push_back(clock.milliseconds_of([&] { problem.run(library, stream, candidate); }));
     }
     std::nth_element(times.begin(), times.begin() + kNumRuns / 2, times.end());
     const float ms = times[kNumRuns / 2];
