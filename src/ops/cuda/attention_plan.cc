@@ -156,7 +156,8 @@ void plan_attention(cudaStream_t stream, CudaAttentionPlan& plan, const Attentio
       }
     }
   }
-  // Whole chunks first, then what is left over: warps take them in turn, and each gets its share of both.
+  // Whole chunks first, then what is left over and the last ones: warps take them in turn, and each gets its share of
+  // both.
   for (const bool takes_whole : {true, false}) {
     int place = 0;
     for (int s = 0; s < batch.num_sequences; ++s) {
@@ -171,7 +172,9 @@ void plan_attention(cudaStream_t stream, CudaAttentionPlan& plan, const Attentio
       plan.has_several_chunks |= num_chunks > 1;
       for (int chunk = first_chunk; chunk < first_chunk + num_chunks; ++chunk) {
         const bool is_whole = chunk * chunk_size >= first_key && (chunk + 1) * chunk_size <= length;
-        if (is_whole != takes_whole) continue;
+        // The last of several may wait for the others' sums (attention_decode_messages.cuh): it never goes before them.
+        const bool may_wait = num_chunks > 1 && chunk + 1 == first_chunk + num_chunks;
+        if ((is_whole && !may_wait) != takes_whole) continue;
         decode_items[num_decode++] = {.sequence = s,
                                       .chunk = chunk,
                                       .num_chunks = num_chunks,
