@@ -86,9 +86,9 @@ struct AttentionBatch {
   // The same on the host, for planning.
   std::span<const int32_t> host_query_starts;
   std::span<const int32_t> host_context_lengths;
-  // [num_sequences]: whether a sequence's queries are of its prompt (1) or of what was drawn (0). Where results must
-  // not depend on how a prompt is divided (BackendOptions::is_strict), this says which order of sums a sequence gets;
-  // else it may be empty, and the number of queries says so.
+  // [num_sequences]: what a sequence's queries are (ops/attention_parts.h). Where results must not depend on how a
+  // prompt is divided (BackendOptions::is_strict), this says which order of sums a sequence gets; else it may be empty,
+  // and the number of queries says so.
   std::span<const uint8_t> host_is_prompt = {};
 };
 
