@@ -114,22 +114,30 @@ __device__ __forceinline__ void compute_step(const Args& args, Shared& shared, P
   const Exchange& exchange = args.exchange;
   const auto counter_of = [&](int part) { return exchange.counters + part * kCounterStride; };
   uint32_t* const launch_counters = counter_of(kNumParts);
-  const uint32_t last_epoch = *reinterpret_cast<volatile const uint32_t*>(launch_counters);
-  const uint32_t first_attention = *reinterpret_cast<volatile const uint32_t*>(counter_of(kAttentionDone));
-  const int length = max(args.context_lengths[0], 1);
   products.begin_step();
-  if (threadIdx.x == 0) shared.progress.released = release_of(last_epoch, kNumParts);
+  // Read again wherever it is needed: registers are few, and what the compiler keeps in memory comes from the L2 cache,
+  // since asking for counters empties the first.
+  volatile Launch& launch = shared.launch;
+  if (threadIdx.x == 0) {
+    const uint32_t last_epoch = *reinterpret_cast<volatile const uint32_t*>(launch_counters);
+    const int length = max(args.context_lengths[0], 1);
+    launch.last_epoch = last_epoch;
+    launch.attention_target = *reinterpret_cast<volatile const uint32_t*>(counter_of(kAttentionDone));
+    launch.length = length;
+    launch.num_telling = Attention<T, D>::num_telling(args, length);
+    shared.progress.released = release_of(last_epoch, kNumParts);
+  }
   sync_warps();
 
   for (int layer = 0; layer < args.num_layers; ++layer) {
     const LayerArgs& own_layer = args.layers[layer];
-    const uint32_t epoch = last_epoch + static_cast<uint32_t>(layer) + 1;
     // Every block tells each part but attention, and tells none before the one in front of it is complete.
-    const auto wait_for = [&](int part, uint32_t of_epoch) {
-      const uint32_t target =
-          part == kAttentionDone ? first_attention + static_cast<uint32_t>(Attention<T, D>::num_telling(args, length)) *
-                                                         static_cast<uint32_t>(layer + 1)
-                                 : of_epoch * gridDim.x;
+    const auto epoch_of = [&](int of_layer) { return launch.last_epoch + static_cast<uint32_t>(of_layer) + 1; };
+    const auto wait_for = [&](int part, int of_layer) {
+      const uint32_t of_epoch = epoch_of(of_layer);
+      const uint32_t target = part == kAttentionDone
+                                  ? launch.attention_target + static_cast<uint32_t>(launch.num_telling * (layer + 1))
+                                  : of_epoch * gridDim.x;
       wait_for_part(shared.progress, counter_of(part), target, release_of(of_epoch, part), fresh_thread());
     };
     const auto tell = [&](int part, int product) {
@@ -161,7 +169,7 @@ __device__ __forceinline__ void compute_step(const Args& args, Shared& shared, P
         done = kDownDone;
       }
       const auto wait = [&] {
-        if (product > 0 || layer > 0) wait_for(source.part, product == kQkv ? epoch - 1 : epoch);
+        if (product > 0 || layer > 0) wait_for(source.part, product == kQkv ? layer - 1 : layer);
       };
       if (products.has_units(product)) {
         const float scale = take_inputs<T>(args, shared, products, source, wait);
@@ -180,16 +188,16 @@ __device__ __forceinline__ void compute_step(const Args& args, Shared& shared, P
         wait();
       }
       tell(done, product);
-      if (product == kQkv && Attention<T, D>::has_work(args, length)) {
+      if (product == kQkv && Attention<T, D>::has_work(args, launch.length)) {
         Attention<T, D> attention{.args = args,
                                   .layer = own_layer,
-                                  .epoch = epoch,
+                                  .epoch = epoch_of(layer),
                                   .shared = products.memory + args.inputs_at,
                                   .stats = shared.stats,
-                                  .length = length,
+                                  .length = launch.length,
                                   .thread = fresh_thread()};
-        attention.run(products, [&] { wait_for(kQkvDone, epoch); });
-        if (static_cast<int>(blockIdx.x) < attention.num_telling(args, length)) tell(kAttentionDone, product);
+        attention.run(products, [&] { wait_for(kQkvDone, layer); });
+        if (static_cast<int>(blockIdx.x) < launch.num_telling) tell(kAttentionDone, product);
       }
     }
   }
@@ -199,7 +207,7 @@ __device__ __forceinline__ void compute_step(const Args& args, Shared& shared, P
     launch_counters[1] = 0;
     uint4* const claims = reinterpret_cast<uint4*>(exchange.claims);
     for (int layer = 0; layer < args.num_layers; ++layer) claims[layer] = uint4{0, 0, 0, 0};
-    launch_counters[0] = last_epoch + static_cast<uint32_t>(args.num_layers);
+    launch_counters[0] = launch.last_epoch + static_cast<uint32_t>(args.num_layers);
   }
 }
 
@@ -213,7 +221,7 @@ __global__ void __launch_bounds__(kThreads + kAskingThreads, 1) decoder_step_ker
   __syncthreads();
   // Registers of the warpgroup that asks go to those that compute.
   if (threadIdx.x >= kThreads) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 64;");
     products.feed();
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 104;");

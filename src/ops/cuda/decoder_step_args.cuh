@@ -198,9 +198,9 @@ __device__ __forceinline__ int fresh_thread() {
 
 // ---- Results of other blocks ----------------------------------------------------------------------------------------
 
-// Something must be wrong after some seconds: better to fail than to hang.
+// Something must be wrong after so many looks, seconds of them at shared memory: better to fail than to hang.
 struct Patience {
-  int left = 1 << 23;
+  int left = 1 << 27;
   __device__ __forceinline__ void spend() {
     if (--left == 0) __trap();
   }
@@ -251,6 +251,14 @@ __device__ __forceinline__ void tell_part(Progress& progress, uint32_t* counter,
   asm volatile("red.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
 }
 
+// What does not change during a launch.
+struct Launch {
+  uint32_t last_epoch;
+  uint32_t attention_target;  // of its counter, before the first layer
+  int length;
+  int num_telling;  // blocks that tell that attention is done
+};
+
 // What all warps share beside rings and inputs.
 struct alignas(128) Shared {
   float2 reduced[kWarps];
@@ -258,6 +266,7 @@ struct alignas(128) Shared {
   float residuals[kMostOwnRows];  // of panels
   Range ranges[kNumProducts];     // of panels
   Progress progress;
+  Launch launch;
   int claims[2];  // of rows: told in turn
 };
 

@@ -35,48 +35,11 @@ struct Attention {
   int length;     // keys, with the new one
   int thread;
 
-  using Values = uint4[4][kValueVectors];  // of a step
-
   __device__ __forceinline__ int lane() const { return thread % 32; }
   __device__ __forceinline__ int warp() const { return thread / 32; }
   __device__ __forceinline__ int group_size() const { return args.num_heads / args.num_kv_heads; }
 
   __device__ __forceinline__ const char* row_of(int row) const { return shared + row * kPitch * 2; }
-  // Of the step from key `first` on; zeros where the pages have none yet.
-  template <typename Products>
-  __device__ __forceinline__ void load_values(Values& v, Products& products, int step, int first) const {
-    const KeyRows here = products.open_keys(2 * step);
-    const int g = lane() / 4;
-    const int t = lane() % 4;
-    const int count = length - 1 - first;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int key = 2 * t + i % 2;
-#pragma unroll
-      for (int j = 0; j < kValueVectors; ++j) {
-        v[i][j] = uint4{0, 0, 0, 0};
-        if (8 * (i / 2) + key < count) {
-          v[i][j] = *reinterpret_cast<const uint4*>(here.rows[i / 2] + key * D * 2 + 128 * j + 16 * g);
-        }
-      }
-    }
-    products.close_keys(2 * step);
-  }
-  // Where the new token is one of the 16.
-  __device__ __forceinline__ void add_new_value(Values& v, int first) const {
-    const int place = length - 1 - first;
-    if (place < 0 || place >= kStepKeys) return;
-    const char* const row = row_of(group_size() + 1);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (2 * (lane() % 4) + i % 2 + i / 2 * 8 == place) {
-#pragma unroll
-        for (int j = 0; j < kValueVectors; ++j) {
-          v[i][j] = *reinterpret_cast<const uint4*>(row + 128 * j + 16 * (lane() / 4));
-        }
-      }
-    }
-  }
 
   // The queries of the KV head's group, rotated, then the new key and value, into shared memory; and the latter two
   // into their page, by whoever has the last chunk.
@@ -123,11 +86,11 @@ struct Attention {
 
   // One step of 16 keys: thread (g, t) has the scores of head g, and sums of heads 2t and 2t + 1.
   template <typename Products>
-  __device__ __forceinline__ void take_keys(Products& products, int step, int first, Values& v,
-                                            float (&sums)[D / 16][4], float& largest, float& weight) const {
+  __device__ __forceinline__ void take_keys(Products& products, int step, int first, float (&sums)[D / 16][4],
+                                            float& largest, float& weight) const {
     const int g = lane() / 4;
     const int t = lane() % 4;
-    const KeyRows here = products.open_keys(2 * step + 1);
+    const KeyRows here = products.open_keys(2 * step);
     const char* k[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -147,7 +110,7 @@ struct Attention {
         mma<T>(scores[half], {q.z, 0u, q.w, 0u}, x.z, x.w);
       }
     }
-    products.close_keys(2 * step + 1);
+    products.close_keys(2 * step);
     float new_largest = largest;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -170,29 +133,45 @@ struct Attention {
     }
     const float corrections[2] = {__shfl_sync(0xffffffffu, correction, 8 * t),
                                   __shfl_sync(0xffffffffu, correction, 8 * t + 4)};
-    add_new_value(v, first);
     const uint32_t low = pack_pair<T>(scores[0][0], scores[0][1]);
     const uint32_t high = pack_pair<T>(scores[1][0], scores[1][1]);
+    const KeyRows values = products.open_keys(2 * step + 1);
+    const char* v[4];
 #pragma unroll
-    for (int j = 0; j < D / 16; ++j) {
+    for (int i = 0; i < 4; ++i) {
+      const int key = 2 * t + i % 2;
+      // What is behind the new value has a weight of zero, but must be a number.
+      const bool is_stored = first + i / 2 * 8 + key < length - 1;
+      v[i] = (is_stored ? values.rows[i / 2] + key * D * 2 : row_of(group_size() + 1)) + 16 * g;
+    }
 #pragma unroll
-      for (int i = 0; i < 4; ++i) sums[j][i] *= corrections[i % 2];
+    for (int quad = 0; quad < D / 64; ++quad) {  // of j
       // Rows g and g + 8 of the product: see d_of.
-      uint32_t pairs[4];
+      uint2 words[2][4];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int vector = kValueVectors == 2 ? half : 0;
-        const int element = kValueVectors == 2 ? j : 4 * half + j;
-        const auto word = [&](int i) {
-          const uint4& x = v[i][vector];
-          return element / 2 == 0 ? x.x : element / 2 == 1 ? x.y : element / 2 == 2 ? x.z : x.w;
-        };
-        const uint32_t selector = element % 2 == 0 ? 0x5410u : 0x7632u;
-        pairs[half] = __byte_perm(word(0), word(1), selector);
-        pairs[2 + half] = __byte_perm(word(2), word(3), selector);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          words[half][i] = *reinterpret_cast<const uint2*>(v[i] + (D == 128 ? 128 * half + 8 * quad : 8 * half));
+        }
       }
-      mma<T>(sums[j], pairs, low, high);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        float(&sum)[4] = sums[4 * quad + k];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sum[i] *= corrections[i % 2];
+        uint32_t pairs[4];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const auto word = [&](int i) { return k / 2 == 0 ? words[half][i].x : words[half][i].y; };
+          const uint32_t selector = k % 2 == 0 ? 0x5410u : 0x7632u;
+          pairs[half] = __byte_perm(word(0), word(1), selector);
+          pairs[2 + half] = __byte_perm(word(2), word(3), selector);
+        }
+        mma<T>(sum, pairs, low, high);
+      }
     }
+    products.close_keys(2 * step + 1);
   }
   static __device__ __forceinline__ int d_of(int g, int j, int half) {
     return kValueVectors == 2 ? 64 * half + 8 * g + j : 8 * g + 4 * half + j;
@@ -231,8 +210,6 @@ struct Attention {
     const int begin = chunk * chunks.size;
     const int num_steps = num_steps_of(chunks, chunk, length);
     const NewRows new_rows = prepare_new_rows();
-    Values v;
-    if (warp() < num_steps) load_values(v, products, warp(), begin + warp() * kStepKeys);
     wait();
     sync_warps();  // all warps are done with the inputs that lay in shared memory, or with the unit before
     thread = fresh_thread();
@@ -244,9 +221,7 @@ struct Attention {
     float weight = 0;
 #pragma unroll 1
     for (int step = warp(); step < num_steps; step += kWarps) {
-      take_keys(products, step, begin + step * kStepKeys, v, sums, largest, weight);
-      const int next = step + kWarps;
-      if (next < num_steps) load_values(v, products, next, begin + next * kStepKeys);
+      take_keys(products, step, begin + step * kStepKeys, sums, largest, weight);
     }
     products.end_keys(num_steps);
     thread = fresh_thread();

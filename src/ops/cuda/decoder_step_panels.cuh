@@ -38,7 +38,7 @@ struct Panels {
   bool has_keys = false;  // still to be asked for, of the layer
   int unit = -1;          // of attention, or -1
   int step = 0;           // of the unit
-  int quarter = 0;        // of the step: half of the values each, then of the keys
+  int quarter = 0;        // of the step: half of the keys each, then of the values
   int length = 0;
   uint64_t policy = 0;
 
@@ -131,7 +131,7 @@ struct Panels {
     const int64_t page = __ldg(args.page_table + (first >> args.page_shift));
     const int place = (first & ((1 << args.page_shift) - 1)) + quarter % 2 * (kStepKeys / 2);
     const int count = max(0, min(length - 1 - first - quarter % 2 * (kStepKeys / 2), kStepKeys / 2));
-    const char* const source = (quarter < 2 ? args.layers[layer].v : args.layers[layer].k) + page * args.page_bytes +
+    const char* const source = (quarter < 2 ? args.layers[layer].k : args.layers[layer].v) + page * args.page_bytes +
                                unit % args.num_kv_heads * args.head_bytes + place * int64_t{D * 2};
     barrier_arrive_expecting(barrier, static_cast<uint32_t>(count * D * 2));
     if (count > 0) copy_bulk(target, source, count * D * 2, barrier, policy);
@@ -227,7 +227,7 @@ struct Panels {
 
   // ---- Products -----------------------------------------------------------------------------------------------------
 
-  // Values, then keys of the warp's steps, in turn. All lanes of the warp that has the step.
+  // Keys, then values of the warp's steps, in turn. All lanes of the warp that has the step.
   __device__ __forceinline__ KeyRows open_keys(int) const {
     ring.wait();
     Ring next = ring;

@@ -245,11 +245,14 @@ struct Rows {
       }
       ++num_claimed;
     };
+    int chunk = static_cast<int>(blockIdx.x);
     for (int i = 0; i < 2; ++i) {
-      if ((args.static_chunks[of] + i + 1) * size <= most) claim(feeder.num_claims + static_cast<uint32_t>(i));
+      // Those who have nothing to do look at no claim, so that they must not make one.
+      const bool has_work = chunk * size < count;
+      if (has_work && (args.static_chunks[of] + i + 1) * size <= most)
+        claim(feeder.num_claims + static_cast<uint32_t>(i));
     }
     int num_static = args.static_chunks[of];
-    int chunk = static_cast<int>(blockIdx.x);
     int local = 0;
     while (chunk * size < count) {
       const int num_items = min(size, count - chunk * size);
@@ -297,7 +300,7 @@ struct Rows {
           static_cast<uint64_t>(instance + 1) << 32 | static_cast<uint64_t>(local) << 20 | feeder.number;
     }
   }
-  // Values and keys of the block's chunks, a stage for each 16.
+  // Keys and values of the block's chunks, a stage for each 16.
   __device__ __forceinline__ void feed_keys(Feeder& feeder, int layer, int length) const {
     const Chunks chunks = chunks_of(length);
     // No piece of qkv, whose end they may be taken for.
@@ -308,12 +311,12 @@ struct Rows {
       const int chunk = unit / args.num_kv_heads;
       const int num_steps = num_steps_of(chunks, chunk, length);
 #pragma unroll 1
-      for (int step = 0; step < num_steps; step += kWarps / 2) {  // values and keys of so many at once
+      for (int step = 0; step < num_steps; step += kWarps / 2) {  // keys and values of so many at once
         const int own = own_piece(feeder);
         const int own_step = min(step + own / 2, num_steps - 1);
         const int first = chunk * chunks.size + own_step * kStepKeys;
         const int64_t page = args.page_table[first >> args.page_shift];
-        const char* const base = own % 2 == 0 ? args.layers[layer].v : args.layers[layer].k;
+        const char* const base = own % 2 == 0 ? args.layers[layer].k : args.layers[layer].v;
         const Piece piece{.first = base + page * args.page_bytes + unit % args.num_kv_heads * args.head_bytes +
                                    (first & ((1 << args.page_shift) - 1)) * int64_t{D * 2},
                           .apart = 0,
@@ -330,7 +333,7 @@ struct Rows {
     const int most_of_qkv = most_pairs_of_qkv(length);
 #pragma unroll 1
     for (int layer = 0; layer < args.num_layers; ++layer) {
-#pragma unroll  // so that what is known of a product needs no registers
+#pragma unroll 1
       for (int of = 0; of < kNumProducts; ++of) {
         feed_product(feeder, layer, of, of == kQkv ? most_of_qkv : args.most_items[of]);
         if (of == kQkv) feed_keys(feeder, layer, length);
@@ -367,7 +370,7 @@ struct Rows {
     if (lane() == 0) barrier_arrive(used_up() + slot);
   }
 
-  // Values and keys of step `index / 2`, counted from where the last product ended. All lanes of the warp that has the
+  // Keys and values of step `index / 2`, counted from where the last product ended. All lanes of the warp that has the
   // step.
   __device__ __forceinline__ KeyRows open_keys(int index) const {
     const uint32_t number = first_stage + static_cast<uint32_t>(index);
