@@ -1,6 +1,7 @@
-// Random traffic through the scheduler over pages that remember: arrivals, lengths, shared beginnings, forks, aborts,
-// failures, priorities and keys, over a pool that is always short of pages, with and without a prefix cache and a swap
-// space. Every step is checked (testing/scheduler_harness), everything ends, and all pages come back.
+// Random traffic through the scheduler over pages that remember: arrivals, lengths, shared beginnings, prompts whose
+// every position wants a row of logits, forks, aborts, failures, priorities and keys, over a pool that is always short
+// of pages, with and without a prefix cache and a swap space. Every step is checked (testing/scheduler_harness),
+// everything ends, and all pages come back.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -27,7 +28,8 @@ struct Outcome {
   int num_swapped_out = 0;
   int num_swapped_in = 0;
   int num_forked = 0;
-  int num_waits = 0;  // steps in which somebody waited for another's pages
+  int num_prompt_logits = 0;  // steps of a prompt that wants them
+  int num_waits = 0;          // steps in which somebody waited for another's pages
   int most_passed_over = 0;
 };
 
@@ -69,6 +71,7 @@ void run_random_traffic(unsigned seed, const Traffic& traffic, Outcome* outcome)
                                           .adapter_id = below(4) == 0 ? 1 : 0});
       ends[sequence] = length + output;
       ++num_added;
+      if (below(5) == 0) sequence->next_prompt_logit = 0;
     }
     const StepPlan& plan = h.compute();
     if (::testing::Test::HasFatalFailure()) return;
@@ -86,6 +89,11 @@ void run_random_traffic(unsigned seed, const Traffic& traffic, Outcome* outcome)
       Sequence* sequence = row.sequence;
       ASSERT_TRUE(ends.contains(sequence));
       if (row.num_logit_rows == 0) continue;
+      if (sequence->wants_prompt_logits()) {
+        ASSERT_EQ(row.end_position() - row.num_logit_rows, sequence->next_prompt_logit);
+        sequence->next_prompt_logit = std::min(row.end_position(), sequence->num_prompt_tokens - 1);
+        ++outcome->num_prompt_logits;
+      }
       if (below(100) == 0) {  // its logits are not numbers
         h.scheduler->forget_pages(*sequence);
         end(sequence);
@@ -131,6 +139,7 @@ TEST(SchedulerTraffic, Recompute) {
   EXPECT_EQ(outcome.num_swapped_out, 0);
   EXPECT_GT(outcome.num_forked, 30);
   EXPECT_GT(outcome.num_waits, 30);
+  EXPECT_GT(outcome.num_prompt_logits, 100);
   EXPECT_LE(outcome.most_passed_over, 40);
 }
 
