@@ -254,6 +254,8 @@ Result<Sample> DeviceSampler::sample_of(int row) const {
   if (own.logprobs >= 0) {
     const LogprobsResult& result =
         reinterpret_cast<const LogprobsResult*>(answer + answer_parts_.results)[own.logprobs];
+    // Infinity in a column that no token has: it is not drawn from, yet counts among a row's logits.
+    if (result.total == 0) return Sampler::not_numbers();
     const TopToken* const top =
         reinterpret_cast<const TopToken*>(answer + answer_parts_.top) + int64_t{own.logprobs} * limits_.max_logprobs;
     const LogprobsRow& wanted = logprobs_rows_[static_cast<size_t>(own.logprobs)];
