@@ -40,11 +40,13 @@ constexpr bool kIsF8 = std::is_same_v<W, F8>;
 
 template <typename W, int N>
 struct Shape {
-  // Sums of parts that are done, beside the ring; the larger tile has no room for them.
-  static constexpr bool kHasTotals = N <= kTile;
+  // Where sums of parts that are done are kept: in registers, or, where products of 128 k take those, beside the ring.
+  // The larger tile has no room for them.
+  static constexpr bool kHasRegisterTotals = !kIsF8<W> && N <= kTile;
+  static constexpr bool kHasTotals = kIsF8<W>;
   static constexpr int kTotalBytes = kHasTotals ? N * kSumStride * 4 : 0;
   static constexpr int kStageBytes = kWeightBytes + N * kRowBytes;
-  static constexpr int kStages = 4;
+  static constexpr int kStages = kHasRegisterTotals ? 6 : 4;
   static constexpr int kScales = kIsF8<W> ? N : 4;  // of a stage
   static constexpr uint32_t kExpectedBytes = kStageBytes + (kIsF8<W> ? N * 4 : 0);
   static constexpr int kSharedBytes = kStages * kStageBytes + kTotalBytes + 1024;
@@ -164,6 +166,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
       const uint32_t x = stage + static_cast<uint32_t>(kWeightBytes + step * 32);
       wgmma_tokens<W, N>(target, matrix_descriptor(w, 16, 1024), matrix_descriptor(x, 16, 1024), adds);
     };
+    [[maybe_unused]] float register_totals[S::kHasRegisterTotals ? N / 2 : 1];
     for (int part = first_part; part < end_part; ++part) {
       const int count = begin_of(part + 1) - begin_of(part);
       float sums[N / 2];
@@ -208,7 +211,12 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
         hold(sums);
         if (count > 0) release(before);
       }
-      if constexpr (S::kHasTotals) {
+      if constexpr (S::kHasRegisterTotals) {
+#pragma unroll
+        for (int j = 0; j < N / 2; ++j) {
+          register_totals[j] = part > first_part ? register_totals[j] + sums[j] : sums[j];
+        }
+      } else if constexpr (S::kHasTotals) {
         // A thread's own places, so that no other waits.
         if (part > first_part) {
           store_sums<N, true>(totals, sums);
@@ -216,10 +224,14 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
           store_sums<N>(totals, sums);
         }
       } else {
-        // One part: the ring is free, everything that was asked for has come and been used.
+        // One part. The ring is free, everything that was asked for has come and been used.
         consumer_barrier();
         store_sums<N>(totals, sums);
       }
+    }
+    if constexpr (S::kHasRegisterTotals) {
+      consumer_barrier();
+      store_sums<N>(totals, register_totals);
     }
     consumer_barrier();
     Output output = args.output;
