@@ -53,8 +53,8 @@ void check_same_shape(const ConstTensorView& a, const ConstTensorView& b) {
 
 // Whether the row that would run takes the norm of the call.
 bool accepts_norm(const cuda::LinearCall& call) {
-  return cuda::accepts_gemv(call) || cuda::accepts_gemv_integer(call) || cuda::accepts_few_tokens(call) ||
-         cuda::accepts_cublaslt_f8(call) || cuda::accepts_int8(call);
+  return cuda::accepts_gemv(call) || cuda::accepts_gemv_tokens(call) || cuda::accepts_gemv_integer(call) ||
+         cuda::accepts_few_tokens(call) || cuda::accepts_cublaslt_f8(call) || cuda::accepts_int8(call);
 }
 
 template <typename Call>
@@ -145,7 +145,7 @@ CudaOps::~CudaOps() {
 
 std::string CudaOps::numerics() const {
   // Raised whenever a row, or the choice of rows, gives other numbers than before.
-  constexpr int kVersion = 6;
+  constexpr int kVersion = 7;
   std::string text = description_ + ", numerics " + std::to_string(kVersion);
   if (weight_quantization_ == WeightQuantization::kF8) text += ", weights in e4m3";
   if (weight_quantization_ == WeightQuantization::kI8) text += ", weights in int8";
@@ -340,10 +340,11 @@ void CudaOps::norm_linear(OpContext& context, TensorView y, ConstTensorView x, c
                               .epilogue = epilogue,
                               .norm = norm,
                               .is_strict = is_strict_};
-  const bool takes_norm = weight.layout == Layout::kCudaF8 ? cuda::accepts_quantize_normed(x, norm.weight)
-                          : weight.layout == Layout::kCudaI8
-                              ? cuda::accepts_int8_tokens(x, norm.weight)
-                              : cuda::accepts_gemv(call) || cuda::accepts_gemv_integer(call);
+  const bool takes_norm =
+      weight.layout == Layout::kCudaF8 ? cuda::accepts_quantize_normed(x, norm.weight)
+      : weight.layout == Layout::kCudaI8
+          ? cuda::accepts_int8_tokens(x, norm.weight)
+          : cuda::accepts_gemv(call) || cuda::accepts_gemv_tokens(call) || cuda::accepts_gemv_integer(call);
   const bool is_taken = is_strict_ ? cuda::accepts_strict_norm(call) : takes_norm && accepts_norm(call);
   if (!norm.weight.is_given() || !forced_kernel("linear").empty() || !is_taken) {
     return Ops::norm_linear(context, y, x, norm, weight, epilogue);
@@ -369,6 +370,7 @@ void CudaOps::norm_gated_linear(OpContext& context, TensorView y, ConstTensorVie
   if (!forced_kernel("linear").empty()) return Ops::norm_gated_linear(context, y, x, norm, weight, bias, activation);
   if (is_strict_) return strict_gated_linear(context, call, activation);
   if (cuda::accepts_gated_gemv(call)) return cuda::linear_gemv(call);
+  if (cuda::accepts_gated_gemv_tokens(call)) return cuda::linear_gemv_tokens(call);
   if (cuda::accepts_gated_gemv_integer(call)) return cuda::linear_gemv_integer(call);
   if (cuda::accepts_gated_int8(call)) return cuda::linear_int8(call);
   const bool takes_norm =

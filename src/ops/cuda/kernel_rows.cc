@@ -16,6 +16,7 @@ bool accepts_any(const Call&) {
 
 constexpr KernelRow<LinearCall> kLinearRows[] = {
     {"gemv", accepts_gemv, linear_gemv, "gemv"},
+    {"gemv_tokens", accepts_gemv_tokens, linear_gemv_tokens, "gemv_tokens"},
     {"gemv_integer", accepts_gemv_integer, linear_gemv_integer, "gemv"},
     {"few_tokens", accepts_few_tokens, linear_few_tokens, "decode"},
     {"few_tokens_integer", accepts_few_tokens_integer, linear_few_tokens_integer, "few_tokens_integer"},
