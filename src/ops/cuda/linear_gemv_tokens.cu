@@ -1,14 +1,21 @@
-// The row `gemv_tokens`: 2 to 8 tokens, 16-bit weights of their dtype, with the norm of the input before and the gated
+// The row `gemv_tokens`: 2 to 16 tokens, 16-bit weights of their dtype, with the norm of the input before and the gated
 // activation behind, as `gemv` does for one.
 //
-// Blocks stay, one a multiprocessor, and take eight weight rows at a time, every blocks-th batch of eight, so that work
-// is spread evenly. A warp has a slice of k, S steps of 32: the tokens of its slice are in registers, as the operand of
-// 16 rows of tensor core products; the weights are the other operand, eight columns. In which order k's elements stand
-// in a product is free as long as both operands agree: a lane takes eight neighbours of a row with one load of 16
-// bytes, four pairs, and gives two to each of two products. Each lane fetches what it will multiply itself into a ring
-// of six stages in shared memory (192 KB a multiprocessor), before the kernel waits for the one in front; no barrier is
-// needed for it. Sums of a batch (16 tokens, eight rows) are added over the warps by four warps in turn. The limit is
-// the reading of the weights. Sums are float; the order depends on k alone, so a token has the same bits among 2 to 16.
+// Blocks stay, one a multiprocessor, and take 16 weight rows at a time, every blocks-th batch of 16, so that work is
+// spread evenly. A warp has a slice of k, S steps of 32. The tokens of its slice are in registers, as the operand of
+// eight columns of tensor core products (twice where there are more than eight tokens); the weights are the operand of
+// 16 rows. In which order k's elements stand in a product is free as long as both operands agree: a lane takes eight
+// neighbours of a row with one load of 16 bytes, four pairs, and gives two to each of two products. Each lane fetches
+// what it will multiply itself into a ring of stages in shared memory, before the kernel waits for the one in front; no
+// barrier is needed for it. Sums of a batch are added over the warps by some of the warps in turn. The norm's factor,
+// which needs all of k, multiplies sums where the dtype is sure to hold inputs without it, so that no barrier lies
+// before the first product.
+//
+// Where k is too long for the registers two blocks share the rows, each has half of k, and they send each other sums
+// through memory, as blocks of `few_tokens` do (linear_few_tokens.cuh): all of them run at once.
+//
+// The limit is the reading of the weights. Sums are float; the order depends on k alone, so a token has the same bits
+// among as many as the row takes.
 #include <algorithm>
 #include <type_traits>
 
@@ -16,6 +23,7 @@
 #include "ops/cuda/gate.cuh"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/linear.h"
+#include "ops/cuda/linear_cublaslt.h"
 #include "ops/cuda/mma.cuh"
 
 namespace quire::cuda {
@@ -23,12 +31,15 @@ namespace quire::cuda {
 namespace {
 
 constexpr int kMaxWarps = 16;
-constexpr int kRows = 8;    // weight rows of a batch
-constexpr int kLoads = 4;   // steps of a stage
-constexpr int kStages = 6;  // 32 KB each
+constexpr int kMaxTokens = 8;
+constexpr int kRows = 16;  // weight rows of a batch
 constexpr int kStepInputs = 32;
-constexpr int kAddingWarps = 4;
+constexpr int kLoads = 2;  // steps of a stage, which is 32 KB
+constexpr int kMostSteps = 8;
+constexpr int kPairSteps = 14;  // of blocks that share rows
 constexpr int kLeastK = 512;
+constexpr int kMostK = kMaxWarps * kMostSteps * kStepInputs;
+constexpr int kMostPairK = 2 * kMaxWarps * kPairSteps * kStepInputs;
 
 struct Args {
   const void* w;
@@ -46,6 +57,7 @@ struct Args {
   int k;
   bool is_y_float;
   Gate gate;
+  float* mail;  // of pairs: [block, kMessages, 8 tokens, kRows], kNothing before and behind every launch
 };
 
 template <typename T>
@@ -85,33 +97,63 @@ __device__ __forceinline__ float sum_of_squares(const uint4& x) {
   return sum;
 }
 
-// 16 bytes that are read once, past the first cache.
-__device__ __forceinline__ void copy_to_shared(void* target, const void* source) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(
+// 16 bytes that are read once, past the first cache, or zeros.
+__device__ __forceinline__ void copy_to_shared(void* target, const void* source, bool is_there = true) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(
                    static_cast<uint32_t>(__cvta_generic_to_shared(target))),
-               "l"(source)
+               "l"(source), "r"(is_there ? 16 : 0)
                : "memory");
 }
 
-// Row r of a batch; of the gated form the second half are the rows of `up`.
-template <bool IsGated>
-__device__ __forceinline__ int row_of(int batch, int r, int n) {
-  if constexpr (IsGated) {
-    return batch * (kRows / 2) + r % (kRows / 2) + (r < kRows / 2 ? 0 : n / 2);
-  } else {
-    return batch * kRows + r;
-  }
+// Where a token's sum of row r lies in the row, so that neither stores of pairs nor loads of a column meet on a bank.
+template <int Tokens>
+__device__ __forceinline__ int swizzled(int r, int token) {
+  return token ^ (2 * (r / (32 / Tokens) % (Tokens / 2)));
+}
+
+// ---- Sums for the other block of a pair: a place holds kNothing until one has come
+constexpr uint32_t kNothing = 0xffffffffu;  // a NaN that no sum is
+// Batches whose sums can be on their way. A block is at most some six ahead of the other, whose sums it needs itself.
+constexpr int kMessages = 16;
+
+__device__ __forceinline__ void send_sum(float* place, float sum) {
+  const uint32_t bits = __float_as_uint(sum);
+  asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" ::"l"(place), "r"(bits == kNothing ? 0x7fffffffu : bits)
+               : "memory");
+}
+__device__ __forceinline__ float receive_sum(float* place) {
+  uint32_t bits;
+  do {
+    asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(bits) : "l"(place) : "memory");
+  } while (bits == kNothing);
+  __stcg(reinterpret_cast<uint32_t*>(place), kNothing);
+  return __uint_as_float(bits);
+}
+
+constexpr int stages_of(bool has_upper) {
+  return has_upper ? 5 : 6;
+}
+constexpr int adding_warps_of(bool has_upper) {
+  return has_upper ? 8 : 4;
 }
 
 // S: steps of a warp's slice. HasUpper: more than eight tokens.
 template <typename T, int S, bool IsGated, bool HasUpper>
 __global__ void __launch_bounds__(kMaxWarps * 32, 1) gemv_tokens_kernel(const Args args) {
   static_assert(S % kLoads == 0);
+  constexpr int kStages = stages_of(HasUpper);
+  constexpr int kParts = S / kLoads;
+  constexpr int kAddingWarps = adding_warps_of(HasUpper);
   constexpr int kOutputs = IsGated ? kRows / 2 : kRows;
   constexpr int kTokens = HasUpper ? 16 : 8;
-  __shared__ float partials[2][kMaxWarps][kTokens][kRows];
+  constexpr int kPlaces = kTokens * kOutputs;
+  static_assert(kPlaces <= kAddingWarps * 32);
+  constexpr bool kIsPair = S == kPairSteps;
+  static_assert(!kIsPair || (!IsGated && !HasUpper));
+  constexpr bool kScalesSums = std::is_same_v<T, bf16>;
+  __shared__ float partials[2][kMaxWarps][kRows][kTokens];
   __shared__ float norm_partials[kMaxWarps][kTokens];
-  extern __shared__ uint4 ring[];  // [stage][step of it][thread]
+  extern __shared__ uint4 ring[];  // [stage][step of it][rows below 8, others][thread]; the norm's weights
   const int num_threads = static_cast<int>(blockDim.x);
   const int thread = static_cast<int>(threadIdx.x);
   const int lane = thread % 32;
@@ -119,30 +161,40 @@ __global__ void __launch_bounds__(kMaxWarps * 32, 1) gemv_tokens_kernel(const Ar
   const int num_warps = num_threads / 32;
   const int g = lane / 4;
   const int t = lane % 4;
+  const bool is_normed = !kIsPair && args.norm_weight != nullptr;
   const int num_outputs = IsGated ? args.n / 2 : args.n;
   const int num_batches = (num_outputs + kOutputs - 1) / kOutputs;
-  const int stride = static_cast<int>(gridDim.x);
-  const int first_element = warp * S * kStepInputs + t * 8;
+  const int block = static_cast<int>(blockIdx.x);
+  const int rank = kIsPair ? block % 2 : 0;
+  const int first_batch = kIsPair ? block / 2 : block;
+  const int stride = static_cast<int>(kIsPair ? gridDim.x / 2 : gridDim.x);
+  const int slice = (rank * num_warps + warp) * S * kStepInputs;
+  const int first_element = slice + t * 8;
   const auto element = [&](int step) { return first_element + step * kStepInputs; };
+  float* const norm_weights =
+      reinterpret_cast<float*>(ring + kStages * kLoads * 2 * num_threads) + warp * S * kStepInputs;
 
   const T* const w = static_cast<const T*>(args.w);
   const auto fetch = [&](int stage, int batch, int part) {
     if (batch < num_batches) {
-      // Rows past the end are others, fetched again: nothing is stored for them.
-      const bool is_row = batch * kOutputs + g % kOutputs < num_outputs;
-      const T* const row = w + int64_t{row_of<IsGated>(batch, is_row ? g : g / kOutputs * kOutputs, args.n)} * args.k;
+      // Rows g and g + 8 of the batch; of the gated form a gate and what it gates.
+      const int row = batch * kOutputs + g;
+      const T* const source = w + int64_t{row} * args.k;
+      const int64_t second = int64_t{IsGated ? args.n / 2 : kRows / 2} * args.k;
+      const bool is_row = row < num_outputs;
+      const bool is_second = IsGated ? is_row : row + kRows / 2 < num_outputs;
 #pragma unroll
       for (int l = 0; l < kLoads; ++l) {
         const int at = element(part * kLoads + l);
-        if (at < args.k) copy_to_shared(&ring[(stage * kLoads + l) * num_threads + thread], row + at);
+        uint4* const target = &ring[(stage * kLoads + l) * 2 * num_threads + thread];
+        copy_to_shared(target, source + at, at < args.k && is_row);
+        copy_to_shared(target + num_threads, source + second + at, at < args.k && is_second);
       }
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
   };
-  constexpr int kParts = S / kLoads;
-  let_next_start();
   // The stage that is asked for next: its batch, and which part of it.
-  int next_batch = static_cast<int>(blockIdx.x);
+  int next_batch = first_batch;
   int next_part = 0;
   const auto fetch_next = [&](int stage) {
     fetch(stage, next_batch, next_part);
@@ -151,7 +203,13 @@ __global__ void __launch_bounds__(kMaxWarps * 32, 1) gemv_tokens_kernel(const Ar
       next_batch += stride;
     }
   };
-#pragma unroll
+  let_next_start();
+  if (is_normed) {
+    for (int i = lane * 4; i < S * kStepInputs; i += 32 * 4) {
+      if (slice + i < args.k) copy_to_shared(norm_weights + i, args.norm_weight + slice + i);
+    }
+  }
+#pragma unroll 1
   for (int stage = 0; stage < kStages; ++stage) fetch_next(stage);
   wait_for_previous();
 
@@ -164,22 +222,36 @@ __global__ void __launch_bounds__(kMaxWarps * 32, 1) gemv_tokens_kernel(const Ar
     const bool is_input = element(s) < args.k;
     x[s] = {0, 0, 0, 0};
     if (is_input && g < args.num_tokens) {
-      x[s] = *reinterpret_cast<const uint4*>(inputs + g * args.x_stride + element(s));
+      x[s] = __ldcg(reinterpret_cast<const uint4*>(inputs + g * args.x_stride + element(s)));
     }
     if constexpr (HasUpper) {
       upper[s] = {0, 0, 0, 0};
       if (is_input && g + 8 < args.num_tokens) {
-        upper[s] = *reinterpret_cast<const uint4*>(inputs + (g + 8) * args.x_stride + element(s));
+        upper[s] = __ldcg(reinterpret_cast<const uint4*>(inputs + (g + 8) * args.x_stride + element(s)));
       }
     }
   }
-  if (args.norm_weight != nullptr) {
+  const auto factor_of = [&](int token) {
+    float total = 0;
+    for (int i = 0; i < num_warps; ++i) total += norm_partials[i][token];
+    return 1.0f / sqrtf(total / static_cast<float>(args.k) + args.epsilon);
+  };
+  if (is_normed) {
+    asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 1) : "memory");  // its weights are in the first
+    __syncwarp();
+    const auto norm_all = [&](int s, float factor, float upper_factor) {
+      if (element(s) >= args.k) return;
+      const float* const weights = norm_weights + s * kStepInputs + t * 8;
+      x[s] = normed<T>(x[s], factor, weights);
+      if constexpr (HasUpper) upper[s] = normed<T>(upper[s], upper_factor, weights);
+    };
     float sum = 0;
     float upper_sum = 0;
 #pragma unroll
     for (int s = 0; s < S; ++s) {
       sum += sum_of_squares<T>(x[s]);
       if constexpr (HasUpper) upper_sum += sum_of_squares<T>(upper[s]);
+      if constexpr (kScalesSums) norm_all(s, 1, 1);
     }
 #pragma unroll
     for (int offset = 1; offset < 4; offset *= 2) {
@@ -190,93 +262,144 @@ __global__ void __launch_bounds__(kMaxWarps * 32, 1) gemv_tokens_kernel(const Ar
       norm_partials[warp][g] = sum;
       if constexpr (HasUpper) norm_partials[warp][g + 8] = upper_sum;
     }
-    __syncthreads();
-    const auto factor_of = [&](int token) {
-      float total = 0;
-      for (int i = 0; i < num_warps; ++i) total += norm_partials[i][token];
-      return 1.0f / sqrtf(total / static_cast<float>(args.k) + args.epsilon);
-    };
-    const float factor = factor_of(g);
-    const float upper_factor = HasUpper ? factor_of(g + kTokens - 8) : 0.0f;
+    if constexpr (!kScalesSums) {
+      __syncthreads();
+      const float factor = factor_of(g);
+      const float upper_factor = HasUpper ? factor_of(g + kTokens - 8) : 0.0f;
 #pragma unroll
-    for (int s = 0; s < S; ++s) {
-      if (element(s) >= args.k) continue;
-      x[s] = normed<T>(x[s], factor, args.norm_weight + element(s));
-      if constexpr (HasUpper) upper[s] = normed<T>(upper[s], upper_factor, args.norm_weight + element(s));
+      for (int s = 0; s < S; ++s) norm_all(s, factor, upper_factor);
     }
   }
 
+  // ---- What becomes of sums: a lane an output
+  const int place = thread % (kAddingWarps * 32);
+  const int token = place / kOutputs;
+  const bool is_place = place < kPlaces && token < args.num_tokens;
+  float factor = 0;  // of the token's norm; 0: not known yet
+  const auto finish = [&](int output, float sum, float up, float residual) {
+    if (kScalesSums && is_normed) {
+      if (factor == 0) factor = factor_of(token);
+      sum *= factor;
+      up *= factor;
+    }
+    if (args.bias != nullptr) sum += args.bias[output];
+    const int64_t at = token * args.y_stride + output;
+    if constexpr (IsGated) {
+      if (args.bias != nullptr) up += args.bias[output + num_outputs];
+      constexpr DType kDType = std::is_same_v<T, bf16> ? DType::kBF16 : DType::kF16;
+      static_cast<T*>(args.y)[at] = from_float<T>(gated(args.gate, kDType, sum, up));
+    } else if (args.is_y_float) {
+      static_cast<float*>(args.y)[at] = sum + residual;
+    } else {
+      static_cast<T*>(args.y)[at] = from_float<T>(sum + residual);
+    }
+  };
+  // Of a pair, every second batch is this block's to finish: its sums wait for those of the other until the next one.
+  constexpr int kMessageFloats = kTokens * kRows;
+  float* const inbox = args.mail + block * kMessages * kMessageFloats;
+  float* const outbox = args.mail + (block ^ 1) * kMessages * kMessageFloats;
+  float kept = 0;
+  float kept_residual = 0;
+  int kept_ordinal = -1;
+  const auto finish_kept = [&] {
+    if (kept_ordinal < 0) return;
+    const float sum = kept + receive_sum(inbox + kept_ordinal % kMessages * kMessageFloats + place);
+    finish((first_batch + kept_ordinal * stride) * kOutputs + place % kOutputs, sum, 0, kept_residual);
+  };
+
   // ---- Batches of rows
   const int num_turns = num_warps / kAddingWarps;
-  int turn = 0;  // which four warps add this batch
+  int turn = 0;  // which warps add this batch
   int buffer = 0;
   int stage = 0;
-  for (int batch = static_cast<int>(blockIdx.x); batch < num_batches; batch += stride) {
-    float sums[4] = {0, 0, 0, 0};
+  int ordinal = 0;
+  for (int batch = first_batch; batch < num_batches; batch += stride) {
+    const int output = batch * kOutputs + place % kOutputs;
+    const bool is_adding = warp / kAddingWarps == turn && is_place && output < num_outputs;
+    float residual = 0;
+    if (!IsGated && is_adding && args.residual != nullptr && (!kIsPair || ordinal % 2 == rank)) {
+      const int64_t at = token * args.residual_stride + output;
+      residual = args.is_y_float ? static_cast<const float*>(args.residual)[at]
+                                 : to_float(static_cast<const T*>(args.residual)[at]);
+    }
+    float sums[4] = {0, 0, 0, 0};  // of rows g (twice) and g + 8 for tokens 2t and 2t + 1
+    float upper_sums[4] = {0, 0, 0, 0};
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
       asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 1) : "memory");
 #pragma unroll
       for (int l = 0; l < kLoads; ++l) {
         const int s = part * kLoads + l;
-        uint4 rows = {0, 0, 0, 0};  // of elements that there are not, the ring holds anything
-        if (element(s) < args.k) rows = ring[(stage * kLoads + l) * num_threads + thread];
-        const uint4 high = HasUpper ? upper[HasUpper ? s : 0] : uint4{0, 0, 0, 0};
-        mma<T>(sums, {x[s].x, high.x, x[s].y, high.y}, rows.x, rows.y);
-        mma<T>(sums, {x[s].z, high.z, x[s].w, high.w}, rows.z, rows.w);
+        const uint4 r0 = ring[(stage * kLoads + l) * 2 * num_threads + thread];
+        const uint4 r1 = ring[((stage * kLoads + l) * 2 + 1) * num_threads + thread];
+        mma<T>(sums, {r0.x, r1.x, r0.y, r1.y}, x[s].x, x[s].y);
+        if constexpr (HasUpper) mma<T>(upper_sums, {r0.x, r1.x, r0.y, r1.y}, upper[s].x, upper[s].y);
+        mma<T>(sums, {r0.z, r1.z, r0.w, r1.w}, x[s].z, x[s].w);
+        if constexpr (HasUpper) mma<T>(upper_sums, {r0.z, r1.z, r0.w, r1.w}, upper[s].z, upper[s].w);
       }
       fetch_next(stage);
       stage = stage + 1 == kStages ? 0 : stage + 1;
     }
-    *reinterpret_cast<float2*>(&partials[buffer][warp][g][2 * t]) = {sums[0], sums[1]};
-    if constexpr (HasUpper) *reinterpret_cast<float2*>(&partials[buffer][warp][g + 8][2 * t]) = {sums[2], sums[3]};
-    __syncthreads();
-    // A lane an output. Those of the batch after next wait at the next barrier for these four warps.
-    const int place = thread - turn * kAddingWarps * 32;
-    const int token = place / kOutputs;
-    const int output = batch * kOutputs + place % kOutputs;
-    if (place >= 0 && place < kTokens * kOutputs && token < args.num_tokens && output < num_outputs) {
-      const auto sum_of = [&](int r) {
-        float sum = 0;
-        for (int i = 0; i < num_warps; ++i) sum += partials[buffer][i][token][r];
-        return sum;
-      };
-      float sum = sum_of(place % kOutputs);
-      if (args.bias != nullptr) sum += args.bias[output];
-      const int64_t at = token * args.y_stride + output;
-      const int64_t residual_at = token * args.residual_stride + output;
-      if constexpr (IsGated) {
-        float up = sum_of(place % kOutputs + kRows / 2);
-        if (args.bias != nullptr) up += args.bias[output + num_outputs];
-        constexpr DType kDType = std::is_same_v<T, bf16> ? DType::kBF16 : DType::kF16;
-        static_cast<T*>(args.y)[at] = from_float<T>(gated(args.gate, kDType, sum, up));
-      } else if (args.is_y_float) {
-        if (args.residual != nullptr) sum += static_cast<const float*>(args.residual)[residual_at];
-        static_cast<float*>(args.y)[at] = sum;
-      } else {
-        if (args.residual != nullptr) sum += to_float(static_cast<const T*>(args.residual)[residual_at]);
-        static_cast<T*>(args.y)[at] = from_float<T>(sum);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int r = g + kRows / 2 * half;
+      float* const target = partials[buffer][warp][r];
+      *reinterpret_cast<float2*>(target + swizzled<kTokens>(r, 2 * t)) = {sums[2 * half], sums[2 * half + 1]};
+      if constexpr (HasUpper) {
+        *reinterpret_cast<float2*>(target + swizzled<kTokens>(r, 2 * t + 8)) = {upper_sums[2 * half],
+                                                                                upper_sums[2 * half + 1]};
       }
     }
+    // Those who add the batch after next wait at the next barrier for the warps that add this one.
+    __syncthreads();
+    if (is_adding) {
+      const auto sum_of = [&](int r) {
+        float sum = 0;
+#pragma unroll
+        for (int i = 0; i < kMaxWarps; ++i) {
+          if (i < num_warps) sum += partials[buffer][i][r][swizzled<kTokens>(r, token)];
+        }
+        return sum;
+      };
+      const float sum = sum_of(place % kOutputs);
+      if constexpr (!kIsPair) {
+        finish(output, sum, IsGated ? sum_of(place % kOutputs + kRows / 2) : 0.0f, residual);
+      } else if (ordinal % 2 == rank) {
+        finish_kept();
+        kept = sum;
+        kept_residual = residual;
+        kept_ordinal = ordinal;
+      } else {
+        send_sum(outbox + ordinal % kMessages * kMessageFloats + place, sum);
+      }
+    }
+    ++ordinal;
     turn = turn + 1 == num_turns ? 0 : turn + 1;
     buffer ^= 1;
   }
+  if constexpr (kIsPair) finish_kept();
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
 template <typename T, int S>
 void launch(cudaStream_t stream, const Args& args) {
+  constexpr bool kIsPair = S == kPairSteps;
   const bool has_upper = args.num_tokens > 8;
-  const auto kernel =
-      args.gate != Gate::kNone
-          ? (has_upper ? gemv_tokens_kernel<T, S, true, true> : gemv_tokens_kernel<T, S, true, false>)
-          : (has_upper ? gemv_tokens_kernel<T, S, false, true> : gemv_tokens_kernel<T, S, false, false>);
-  const int num_warps = ceil_div(args.k, S * kStepInputs);
-  constexpr int kMostBytes = kStages * kLoads * kMaxWarps * 32 * 16;
-  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMostBytes));
-  launch_dependent_with_memory(stream, kernel, dim3(static_cast<unsigned>(num_multiprocessors())),
-                               dim3(static_cast<unsigned>(num_warps * 32)),
-                               static_cast<size_t>(kStages * kLoads * num_warps * 32 * 16), args);
+  auto kernel = gemv_tokens_kernel<T, S, false, false>;
+  if constexpr (!kIsPair) {
+    const bool is_gated = args.gate != Gate::kNone;
+    kernel = is_gated ? (has_upper ? gemv_tokens_kernel<T, S, true, true> : gemv_tokens_kernel<T, S, true, false>)
+                      : (has_upper ? gemv_tokens_kernel<T, S, false, true> : gemv_tokens_kernel<T, S, false, false>);
+  }
+  // As many as whole turns of those that add.
+  const int adding_warps = adding_warps_of(has_upper);
+  const int num_warps = ceil_div(ceil_div(args.k, (kIsPair ? 2 : 1) * S * kStepInputs), adding_warps) * adding_warps;
+  const int num_blocks = kIsPair ? num_multiprocessors() / 2 * 2 : num_multiprocessors();
+  const int norm_bytes = args.norm_weight != nullptr ? num_warps * S * kStepInputs * 4 : 0;
+  const int shared_bytes = stages_of(has_upper) * kLoads * 2 * num_warps * 32 * 16 + norm_bytes;
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
+  launch_dependent_with_memory(stream, kernel, dim3(static_cast<unsigned>(num_blocks)),
+                               dim3(static_cast<unsigned>(num_warps * 32)), static_cast<size_t>(shared_bytes), args);
 }
 
 }  // namespace
@@ -285,15 +408,15 @@ bool accepts_gemv_tokens(const LinearCall& call) {
   const Weight& weight = call.weight;
   const DType dtype = call.x.dtype();
   const int64_t num_tokens = call.x.size(0);
-  // The kernel takes 16; in whole models of more than 8 sequences `few_tokens` is faster (H200).
-  constexpr int kMostTokens = 8;
-  if (dtype == DType::kF32 || num_tokens < 2 || num_tokens > kMostTokens || call.offsets.is_given() ||
+  if (dtype == DType::kF32 || num_tokens < 2 || num_tokens > kMaxTokens || call.offsets.is_given() ||
       weight.num_experts != 1 || weight.layout != Layout::kCudaPlanes) {
     return false;
   }
+  const bool is_pair = weight.k > kMostK;
+  if (is_pair && (num_tokens > 8 || call.norm.weight.is_given() || call.gate != Gate::kNone)) return false;
   return weight.format == (dtype == DType::kBF16 ? FormatId::kBF16 : FormatId::kF16) && weight.k % 8 == 0 &&
-         weight.k >= kLeastK && weight.k <= kMaxWarps * 8 * kStepInputs && weight.n <= (1 << 24) &&
-         is_aligned(weight.parts[0].data(), 16) && is_aligned(call.x.raw_data(), 16) && call.x.stride(0) % 8 == 0 &&
+         weight.k >= kLeastK && weight.k <= kMostK && weight.n <= (1 << 24) && is_aligned(weight.parts[0].data(), 16) &&
+         is_aligned(call.x.raw_data(), 16) && call.x.stride(0) % 8 == 0 &&
          (!call.norm.weight.is_given() || is_aligned(call.norm.weight.raw_data(), 16));
 }
 
@@ -317,13 +440,15 @@ void linear_gemv_tokens(const LinearCall& call) {
                   .n = static_cast<int>(call.weight.n),
                   .k = static_cast<int>(call.weight.k),
                   .is_y_float = call.y.dtype() == DType::kF32,
-                  .gate = call.gate};
-  const bool is_short = args.k <= kMaxWarps * 4 * kStepInputs;
-  if (call.x.dtype() == DType::kBF16) {
-    (is_short ? launch<bf16, 4> : launch<bf16, 8>)(call.stream, args);
-  } else {
-    (is_short ? launch<f16, 4> : launch<f16, 8>)(call.stream, args);
-  }
+                  .gate = call.gate,
+                  .mail = call.library->partial_sums()};
+  CHECK(int64_t{num_multiprocessors()} * kMessages * 8 * kRows <= LinearLibrary::kMaxPartialSums);
+  const auto start = [&]<typename T>(T) {
+    if (args.k <= kMostK / 2) return launch<T, kMostSteps / 2>(call.stream, args);
+    if (args.k <= kMostK) return launch<T, kMostSteps>(call.stream, args);
+    launch<T, kPairSteps>(call.stream, args);
+  };
+  call.x.dtype() == DType::kBF16 ? start(bf16{}) : start(f16{});
 }
 
 }  // namespace quire::cuda

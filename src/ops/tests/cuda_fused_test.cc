@@ -70,7 +70,9 @@ void compare_linears(Gpu& gpu, TestRandom& random, const LinearCase& c) {
     const std::vector<float> expected = plain.values();
     // Norms that were summed in another order may round an input otherwise. Weights with a minimum nearly cancel out.
     const float slack = quant_format(format).is_float ? 1.0f : 16.0f;
-    EXPECT_TRUE(nearly_equal(fused.values(), expected, dtype, slack * largest_of(expected)));
+    // `gemv_tokens` rounds inputs times the norm's weights, and scales sums: all inputs are rounded otherwise.
+    const bool scales_sums = format == FormatId::kBF16 && num_tokens > 1 && num_tokens <= 16;
+    EXPECT_TRUE(nearly_equal(fused.values(), expected, dtype, (scales_sums ? 256.0f : slack) * largest_of(expected)));
     for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
       DeviceMatrix gated(gpu, dtype, num_tokens, n / 2);
       DeviceMatrix plain_gated(gpu, dtype, num_tokens, n / 2);
@@ -93,7 +95,7 @@ TEST(CudaFused, NormAndLinear) {
     const FormatId format = dtype == DType::kF32   ? FormatId::kF32
                             : dtype == DType::kF16 ? FormatId::kF16
                                                    : FormatId::kBF16;
-    for (const int64_t num_tokens : {1, 2, 40}) {
+    for (const int64_t num_tokens : {1, 2, 13, 40}) {
       for (const auto& [n, k] :
            {std::pair<int64_t, int64_t>{6144, 4096}, {1000, 576}, {66, 14336}, {130, 264}, {2, 8}}) {
         compare_linears(*gpu, random, {format, dtype, num_tokens, n, k});
