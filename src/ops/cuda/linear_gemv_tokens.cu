@@ -31,7 +31,7 @@ namespace quire::cuda {
 namespace {
 
 constexpr int kMaxWarps = 16;
-constexpr int kMaxTokens = 8;
+constexpr int kMaxTokens = 16;
 constexpr int kRows = 16;  // weight rows of a batch
 constexpr int kStepInputs = 32;
 constexpr int kLoads = 2;  // steps of a stage, which is 32 KB
