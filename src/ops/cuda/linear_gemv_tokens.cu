@@ -415,8 +415,8 @@ bool accepts_gemv_tokens(const LinearCall& call) {
   const bool is_pair = weight.k > kMostK;
   if (is_pair && (num_tokens > 8 || call.norm.weight.is_given() || call.gate != Gate::kNone)) return false;
   return weight.format == (dtype == DType::kBF16 ? FormatId::kBF16 : FormatId::kF16) && weight.k % 8 == 0 &&
-         weight.k >= kLeastK && weight.k <= kMostK && weight.n <= (1 << 24) && is_aligned(weight.parts[0].data(), 16) &&
-         is_aligned(call.x.raw_data(), 16) && call.x.stride(0) % 8 == 0 &&
+         weight.k >= kLeastK && weight.k <= kMostPairK && weight.n <= (1 << 24) &&
+         is_aligned(weight.parts[0].data(), 16) && is_aligned(call.x.raw_data(), 16) && call.x.stride(0) % 8 == 0 &&
          (!call.norm.weight.is_given() || is_aligned(call.norm.weight.raw_data(), 16));
 }
 

@@ -245,6 +245,44 @@ TEST_F(CudaLinearTest, PartsOfFloatWeights) {
   }
 }
 
+// Of `gemv_tokens` pairs of blocks send each other sums, more than lie in memory at a time.
+TEST_F(CudaLinearTest, PairsOfBlocks) {
+  const auto is_pairs = [](const auto& row) { return row.name == "gemv_tokens"; };
+  const auto is_plain = [](const auto& row) { return row.name == "any_shape"; };
+  const auto gpu_of = [&](const auto& is_row) -> Gpu& {
+    const auto rows = cuda::linear_rows();
+    return *gpus_[static_cast<size_t>(std::find_if(rows.begin(), rows.end(), is_row) - rows.begin())];
+  };
+  Gpu& pairs = gpu_of(is_pairs);
+  TestRandom random(3900);
+  Weight shape;
+  shape.format = FormatId::kBF16;
+  shape.n = 20'008;
+  for (const int64_t k : {4'608, 14'336}) {
+    shape.k = k;
+    const Weight weight = pairs.ops().make_random_weight(shape, 3).value();
+    const std::vector<float> x = round_all(DType::kBF16, random.normals(8 * k));
+    std::vector<float> whole;
+    for (const int64_t num_tokens : {8, 8, 5, 2}) {
+      SCOPED_TRACE(std::to_string(num_tokens) + " tokens, k " + std::to_string(k));
+      std::vector<float> y[2];
+      for (const bool is_paired : {false, true}) {
+        Gpu& gpu = is_paired ? pairs : gpu_of(is_plain);
+        DeviceMatrix inputs(gpu, DType::kBF16, num_tokens, k);
+        DeviceMatrix outputs(gpu, DType::kF32, num_tokens, shape.n);
+        inputs.fill({x.begin(), x.begin() + num_tokens * k});
+        gpu.ops().linear(gpu.context(), outputs.view(), inputs.view(), weight, {});
+        gpu.synchronize();
+        y[is_paired ? 1 : 0] = outputs.values();
+      }
+      const float largest = std::fabs(*std::max_element(y[0].begin(), y[0].end()));
+      EXPECT_TRUE(all_near(y[1], {y[0].begin(), y[0].end()}, double{largest} * 0x1p-14));
+      if (whole.empty()) whole = y[1];
+      EXPECT_TRUE(equal_bits(y[1], {whole.begin(), whole.begin() + num_tokens * shape.n}));
+    }
+  }
+}
+
 // A row that says `decode` gives one token among as many as it takes the bits that it has alone; `gemv_tokens` those
 // that it has beside one other.
 TEST_F(CudaLinearTest, DecodeRowsDoNotDependOnTheBatch) {
