@@ -8,6 +8,7 @@
 #include "ops/cuda/cuda_support.h"
 #include "ops/cuda/elementwise.h"
 #include "ops/cuda/linear_answers.h"
+#include "ops/cuda/linear_f8.h"
 #include "ops/cuda/linear_strict.h"
 #include "ops/cuda/measuring.h"
 #include "ops/cuda/product_tuner.h"
@@ -21,6 +22,12 @@ constexpr int64_t kWorkspaceBytes = int64_t{64} << 20;
 constexpr int64_t kSliceBytes = int64_t{128} << 20;
 constexpr int64_t kMinTokensToDequantize = 17;
 constexpr int64_t kMaxTokensToSplit = 128;
+// e4m3 products that are scaled apart, and parts of their k.
+constexpr int64_t kFewTokens = 64;  // have kernels of their own
+constexpr int64_t kMaxTokensToScaleApart = 512;
+constexpr int64_t kTile = 128;  // of outputs and tokens; what parts of k are multiples of
+constexpr int64_t kMostTilesWithParts = 128;
+constexpr int64_t kLeastPart = 1024;
 constexpr int kTuneCandidates = 16;
 constexpr int kTuneRepeats = 3;
 
@@ -40,14 +47,15 @@ cudaDataType_t cuda_type(DType dtype) {
   return CUDA_R_32F;
 }
 
-// The descriptions that one product needs. The library is column-major: it computes yᵀ = w · xᵀ.
+// The descriptions that one product needs. The library is column-major: it computes yᵀ = w · xᵀ. Parts of k are a
+// batch, without scales, whose results are float.
 class Descriptors {
  public:
   struct Scales {
     const float* w;
     const float* x;
   };
-  explicit Descriptors(const MatmulShape& shape, const Scales& scales = {nullptr, nullptr}) {
+  explicit Descriptors(const MatmulShape& shape, const Scales& scales = {nullptr, nullptr}, int num_parts = 0) {
     // Float products stay float: no TF32.
     CUBLAS_CHECK(cublasLtMatmulDescCreate(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     const cublasOperation_t transposed = CUBLAS_OP_T;
@@ -56,21 +64,36 @@ class Descriptors {
     if (shape.dtype == DType::kF8E4M3) {
       const int8_t is_fast = 1;
       set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, is_fast);
+    }
+    if (shape.dtype == DType::kF8E4M3 && num_parts == 0) {
       const int32_t mode = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
       set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode);
       set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode);
       set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scales.w);
       set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scales.x);
     }
-    const auto make = [](cublasLtMatrixLayout_t* layout, DType dtype, int64_t rows, int64_t columns, int64_t stride) {
+    const auto make = [&](cublasLtMatrixLayout_t* layout, DType dtype, int64_t rows, int64_t columns, int64_t stride,
+                          int64_t to_next_part) {
       CUBLAS_CHECK(cublasLtMatrixLayoutCreate(layout, cuda_type(dtype), static_cast<uint64_t>(rows),
                                               static_cast<uint64_t>(columns), stride));
+      if (num_parts <= 1) return;
+      const int32_t count = num_parts;
+      CUBLAS_CHECK(
+          cublasLtMatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof(count)));
+      CUBLAS_CHECK(cublasLtMatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &to_next_part,
+                                                    sizeof(to_next_part)));
     };
-    make(&w, shape.dtype, shape.k, shape.n, shape.k);
-    make(&x, shape.dtype, shape.k, shape.num_tokens, shape.x_stride);
-    make(&y, shape.y_dtype, shape.n, shape.num_tokens, shape.y_stride);
+    const int64_t part_k = shape.k / std::max(num_parts, 1);
+    make(&w, shape.dtype, part_k, shape.n, shape.k, part_k);
+    make(&x, shape.dtype, part_k, shape.num_tokens, shape.x_stride, part_k);
+    if (num_parts > 0) {
+      make(&y, DType::kF32, shape.n, shape.num_tokens, shape.n, shape.n * shape.num_tokens);
+      make(&residual, DType::kF32, shape.n, shape.num_tokens, shape.n, shape.n * shape.num_tokens);
+      return;
+    }
+    make(&y, shape.y_dtype, shape.n, shape.num_tokens, shape.y_stride, 0);
     make(&residual, shape.y_dtype, shape.n, shape.num_tokens,
-         shape.residual_stride > 0 ? shape.residual_stride : shape.y_stride);
+         shape.residual_stride > 0 ? shape.residual_stride : shape.y_stride, 0);
   }
   ~Descriptors() {
     for (cublasLtMatrixLayout_t layout : {w, x, y, residual}) (void)cublasLtMatrixLayoutDestroy(layout);
@@ -157,7 +180,7 @@ Result<std::unique_ptr<LinearLibrary>> LinearLibrary::create(std::span<const Tun
 }
 
 Status LinearLibrary::choose(const TunedProduct& product) {
-  const std::optional<cublasLtMatmulAlgo_t> algorithm = parse_algorithm(product.algorithm);
+  const std::optional<ProductWay> way = parse_way(product.algorithm);
   const MatmulShape shape{.num_tokens = product.num_tokens,
                           .n = product.n,
                           .k = product.k,
@@ -167,18 +190,20 @@ Status LinearLibrary::choose(const TunedProduct& product) {
                           .y_stride = product.n,
                           .residual_stride = product.has_residual ? product.n : 0};
   const float* somewhere = static_cast<const float*>(workspace_.data());
-  const Descriptors descriptors(shape, {somewhere, somewhere});
+  const int num_parts = way.has_value() ? way->num_parts : 0;
+  const bool is_meaningful = way.has_value() && (num_parts == 0 || may_have_parts(shape, num_parts));
+  const Descriptors descriptors(shape, {somewhere, somewhere}, is_meaningful ? num_parts : 0);
   cublasLtMatmulHeuristicResult_t result;
-  if (!algorithm.has_value() ||
+  if (!is_meaningful ||
       cublasLtMatmulAlgoCheck(handle_, descriptors.operation, descriptors.w, descriptors.x, descriptors.residual,
-                              descriptors.y, &*algorithm, &result) != CUBLAS_STATUS_SUCCESS ||
+                              descriptors.y, &way->algorithm, &result) != CUBLAS_STATUS_SUCCESS ||
       result.workspaceSize > static_cast<size_t>(kWorkspaceBytes)) {
     return invalid_argument("cuBLASLt cannot multiply " + std::to_string(product.num_tokens) + " x " +
                             std::to_string(product.k) + " x " + std::to_string(product.n) +
                             " as was chosen before: run `quire tune` again, or `quire tune --device cuda --forget`");
   }
   const Key key{product.num_tokens, product.n, product.k, product.dtype, product.y_dtype, product.has_residual};
-  chosen_.emplace(key, *algorithm);
+  chosen_.emplace(key, *way);
   tuned_.insert(key);
   return ok_status();
 }
@@ -187,7 +212,7 @@ std::vector<TunedProduct> LinearLibrary::tuned_products() const {
   std::vector<TunedProduct> products;
   for (const Key& key : tuned_) {
     const auto& [num_tokens, n, k, dtype, y_dtype, has_residual] = key;
-    products.push_back({num_tokens, n, k, dtype, y_dtype, has_residual, algorithm_text(chosen_.at(key))});
+    products.push_back({num_tokens, n, k, dtype, y_dtype, has_residual, way_text(chosen_.at(key))});
   }
   return products;
 }
@@ -198,10 +223,11 @@ LinearLibrary::~LinearLibrary() {
   if (handle_ != nullptr) (void)cublasLtDestroy(handle_);
 }
 
-std::vector<cublasLtMatmulAlgo_t> LinearLibrary::algorithms(const MatmulShape& shape, int max_count, bool may_split_k) {
+std::vector<cublasLtMatmulAlgo_t> LinearLibrary::algorithms(const MatmulShape& shape, int max_count, bool may_split_k,
+                                                            int num_parts) {
   // It is asked about scales by where they lie; any place will do.
   const float* somewhere = static_cast<const float*>(workspace_.data());
-  const Descriptors descriptors(shape, {somewhere, somewhere});
+  const Descriptors descriptors(shape, {somewhere, somewhere}, num_parts);
   cublasLtMatmulPreference_t preference = nullptr;
   CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&preference));
   const size_t workspace_bytes = static_cast<size_t>(kWorkspaceBytes);
@@ -227,19 +253,63 @@ std::vector<cublasLtMatmulAlgo_t> LinearLibrary::algorithms(const MatmulShape& s
   return found;
 }
 
-void LinearLibrary::run(cudaStream_t stream, const MatmulShape& shape, const MatmulArgs& args,
-                        const cublasLtMatmulAlgo_t& algorithm) {
-  const Descriptors descriptors(shape, {args.w_scales, args.x_scales});
-  const float alpha = 1;
-  const float beta = args.residual != nullptr ? 1.0f : 0.0f;
-  const void* residual = args.residual != nullptr ? args.residual : args.y;
-  CUBLAS_CHECK(cublasLtMatmul(handle_, descriptors.operation, &alpha, args.w, descriptors.w, args.x, descriptors.x,
-                              &beta, residual, descriptors.residual, args.y, descriptors.y, &algorithm,
-                              workspace_.data(), static_cast<size_t>(kWorkspaceBytes), stream));
+bool LinearLibrary::may_have_parts(const MatmulShape& shape, int num_parts) const {
+  if (shape.dtype != DType::kF8E4M3 || shape.y_dtype == DType::kF32) return false;
+  if (shape.num_tokens <= kFewTokens || shape.n % 16 != 0) return false;
+  const int64_t sum_bytes = num_parts * shape.num_tokens * shape.n * 4;
+  if (shape.num_tokens * (shape.k + 4) + sum_bytes + 512 > slice_bytes()) return false;
+  if (num_parts == 1) return shape.num_tokens <= kMaxTokensToScaleApart;
+  const int64_t num_tiles = ceil_div<int64_t>(shape.n, kTile) * ceil_div<int64_t>(shape.num_tokens, kTile);
+  return num_tiles <= kMostTilesWithParts && shape.k % (num_parts * kTile) == 0 && shape.k / num_parts >= kLeastPart;
 }
 
-cublasLtMatmulAlgo_t LinearLibrary::fastest(cudaStream_t stream, const MatmulShape& shape, const MatmulArgs& args,
-                                            const std::vector<cublasLtMatmulAlgo_t>& candidates) {
+std::vector<ProductWay> LinearLibrary::ways(const MatmulShape& shape) {
+  std::vector<ProductWay> found;
+  // Few tokens do not fill the GPU with whole sums; many must keep one order whatever their number.
+  const bool may_split_k = shape.num_tokens <= kMaxTokensToSplit;
+  for (const cublasLtMatmulAlgo_t& algorithm : algorithms(shape, kTuneCandidates, may_split_k)) {
+    found.push_back({algorithm});
+  }
+  for (const int num_parts : {1, 2}) {
+    if (!may_have_parts(shape, num_parts)) continue;
+    for (const cublasLtMatmulAlgo_t& algorithm : algorithms(shape, kTuneCandidates, false, num_parts)) {
+      found.push_back({algorithm, num_parts});
+    }
+  }
+  return found;
+}
+
+void LinearLibrary::run(cudaStream_t stream, const MatmulShape& shape, const MatmulArgs& args, const ProductWay& way) {
+  const Descriptors descriptors(shape, {args.w_scales, args.x_scales}, way.num_parts);
+  const float alpha = 1;
+  const auto multiply = [&](void* y, const void* residual, float beta) {
+    CUBLAS_CHECK(cublasLtMatmul(handle_, descriptors.operation, &alpha, args.w, descriptors.w, args.x, descriptors.x,
+                                &beta, residual, descriptors.residual, y, descriptors.y, &way.algorithm,
+                                workspace_.data(), static_cast<size_t>(kWorkspaceBytes), stream));
+  };
+  if (way.num_parts == 0) {
+    return multiply(args.y, args.residual != nullptr ? args.residual : args.y, args.residual != nullptr ? 1.0f : 0.0f);
+  }
+  // Before the scales of activations, at the end of the buffer.
+  const int64_t num_sums = way.num_parts * shape.num_tokens * shape.n;
+  char* const end = reinterpret_cast<char*>(f8_tokens(*this, shape.num_tokens, shape.k).scales);
+  float* const sums = reinterpret_cast<float*>(end - ceil_div<int64_t>(num_sums * 4, 256) * 256);
+  multiply(sums, sums, 0);
+  add_parts(stream, {.y = args.y,
+                     .residual = args.residual,
+                     .sums = sums,
+                     .w_scales = args.w_scales,
+                     .x_scales = args.x_scales,
+                     .dtype = shape.y_dtype,
+                     .num_parts = way.num_parts,
+                     .num_tokens = shape.num_tokens,
+                     .n = shape.n,
+                     .y_stride = shape.y_stride,
+                     .residual_stride = shape.residual_stride});
+}
+
+ProductWay LinearLibrary::fastest(cudaStream_t stream, const MatmulShape& shape, const MatmulArgs& args,
+                                  const std::vector<ProductWay>& candidates) {
   // Into memory of its own: y may be the residual, which every product would change.
   MatmulShape apart = shape;
   apart.y_stride = shape.n;
@@ -274,28 +344,31 @@ void LinearLibrary::matmul(cudaStream_t stream, const MatmulShape& shape, const 
   if (found == chosen_.end()) {
     MatmulShape typical = shape;
     typical.num_tokens = bucket;
-    // Few tokens do not fill the GPU with whole sums; many must keep one order whatever their number.
-    const std::vector<cublasLtMatmulAlgo_t> candidates =
-        algorithms(typical, kTuneCandidates, bucket <= kMaxTokensToSplit);
+    const std::vector<ProductWay> candidates = ways(typical);
     CHECK(!candidates.empty());
-    cublasLtMatmulAlgo_t algorithm = candidates.front();
+    ProductWay way = candidates.front();
     cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     CUDA_CHECK(cudaStreamIsCapturing(stream, &capture));
     if (capture == cudaStreamCaptureStatusNone && is_tuning_) {
       const auto tuned = tune_product(*this, stream, typical, args.residual != nullptr, candidates);
       if (tuned.has_value()) tuned_.insert(key);
-      algorithm = tuned.value_or(algorithm);
+      way = tuned.value_or(way);
     } else if (capture == cudaStreamCaptureStatusNone && candidates.size() > 1) {
-      algorithm = fastest(stream, shape, args, candidates);
+      way = fastest(stream, shape, args, candidates);
     }
-    found = chosen_.emplace(key, algorithm).first;
+    found = chosen_.emplace(key, way).first;
   }
   run(stream, shape, args, found->second);
 }
 
 F8Tokens f8_tokens(const LinearLibrary& library, int64_t num_tokens, int64_t k) {
-  uint8_t* codes = static_cast<uint8_t*>(library.slice_data());
-  return {codes, reinterpret_cast<float*>(codes + ceil_div<int64_t>(num_tokens * k, 256) * 256)};
+  CHECK(fits_f8_tokens(library, num_tokens, k));
+  uint8_t* const codes = static_cast<uint8_t*>(library.slice_data());
+  return {codes, reinterpret_cast<float*>(codes + (library.slice_bytes() - num_tokens * 4) / 256 * 256)};
+}
+
+bool fits_f8_tokens(const LinearLibrary& library, int64_t num_tokens, int64_t k) {
+  return num_tokens * (k + 4) + 512 <= library.slice_bytes();
 }
 
 bool accepts_cublaslt(const LinearCall& call) {
@@ -311,7 +384,7 @@ void linear_cublaslt(const LinearCall& call) {
 bool accepts_cublaslt_f8(const LinearCall& call) {
   return call.weight.layout == Layout::kCudaF8 && is_call_aligned(call) && call.x.dtype() != DType::kF32 &&
          call.weight.n % 16 == 0 && call.weight.k % 16 == 0 &&
-         call.x.size(0) * (call.weight.k + 4) + 256 <= call.library->slice_bytes() && call.library->has_f8();
+         fits_f8_tokens(*call.library, call.x.size(0), call.weight.k) && call.library->has_f8();
 }
 
 // The activations are rounded to e4m3 first, with a scale a token, into the buffer of slices.

@@ -43,6 +43,14 @@ struct MatmulArgs {
   const float* x_scales = nullptr;
 };
 
+// A way to multiply. The library has only one algorithm for e4m3 matrices whose rows have scales, of large tiles, and
+// splits no k of them; without scales it has eight. So few tokens may be multiplied without, to float, k in parts where
+// tiles are too few for the GPU, and a kernel of ours adds the parts and does the rest (linear_f8.h).
+struct ProductWay {
+  cublasLtMatmulAlgo_t algorithm;
+  int num_parts = 0;  // none: all is done by the library
+};
+
 class LinearLibrary {
  public:
   // With products that an earlier process has chosen; an error where one means nothing to this version of the library.
@@ -60,10 +68,17 @@ class LinearLibrary {
   // What was given to create(), or measured while tuning.
   std::vector<TunedProduct> tuned_products() const;
 
+  // What matmul() chooses from.
+  std::vector<ProductWay> ways(const MatmulShape& shape);
+
   // Every answer of the library's heuristic, best first, for benchmarks; run() runs one of them.
-  std::vector<cublasLtMatmulAlgo_t> algorithms(const MatmulShape& shape, int max_count, bool may_split_k);
+  std::vector<cublasLtMatmulAlgo_t> algorithms(const MatmulShape& shape, int max_count, bool may_split_k,
+                                               int num_parts = 0);
+  void run(cudaStream_t stream, const MatmulShape& shape, const MatmulArgs& args, const ProductWay& way);
   void run(cudaStream_t stream, const MatmulShape& shape, const MatmulArgs& args,
-           const cublasLtMatmulAlgo_t& algorithm);
+           const cublasLtMatmulAlgo_t& algorithm) {
+    run(stream, shape, args, ProductWay{algorithm});
+  }
 
   // Its ways to multiply whose bits are those of our kernels.
   SameAnswers& same_answers() { return *same_answers_; }
@@ -83,8 +98,9 @@ class LinearLibrary {
   LinearLibrary();
   Status choose(const TunedProduct& product);
 
-  cublasLtMatmulAlgo_t fastest(cudaStream_t stream, const MatmulShape& shape, const MatmulArgs& args,
-                               const std::vector<cublasLtMatmulAlgo_t>& candidates);
+  bool may_have_parts(const MatmulShape& shape, int num_parts) const;
+  ProductWay fastest(cudaStream_t stream, const MatmulShape& shape, const MatmulArgs& args,
+                     const std::vector<ProductWay>& candidates);
 
   // Shapes of one bucket of num_tokens share an algorithm.
   using Key = std::tuple<int64_t, int64_t, int64_t, DType, DType, bool>;
@@ -93,19 +109,21 @@ class LinearLibrary {
   DeviceBuffer workspace_;
   DeviceBuffer slice_;
   DeviceBuffer partial_sums_;
-  std::map<Key, cublasLtMatmulAlgo_t> chosen_;
+  std::map<Key, ProductWay> chosen_;
   std::set<Key> tuned_;  // of them
   std::optional<bool> has_f8_;
   std::unique_ptr<SameAnswers> same_answers_;
   bool is_tuning_ = false;
 };
 
-// Where activations of e4m3 products lie: in the buffer of slices, which each product has for itself.
+// Where activations of e4m3 products lie: in the buffer of slices, which each product has for itself. Scales are at its
+// end, whatever k is.
 struct F8Tokens {
   uint8_t* codes;  // [num_tokens, k]
   float* scales;   // [num_tokens]
 };
 F8Tokens f8_tokens(const LinearLibrary& library, int64_t num_tokens, int64_t k);
+bool fits_f8_tokens(const LinearLibrary& library, int64_t num_tokens, int64_t k);
 
 bool accepts_cublaslt(const LinearCall& call);
 void linear_cublaslt(const LinearCall& call);

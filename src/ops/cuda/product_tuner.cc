@@ -119,7 +119,7 @@ class Problem {
     return w_.is_there() && x_.is_there() && residual_.is_there() && y_.is_there() && scales_.is_there();
   }
 
-  void run(LinearLibrary& library, cudaStream_t stream, const cublasLtMatmulAlgo_t& algorithm) {
+  void run(LinearLibrary& library, cudaStream_t stream, const ProductWay& way) {
     const float* scales = shape_.dtype == DType::kF8E4M3 ? static_cast<const float*>(scales_.data()) : nullptr;
     library.run(stream, shape_,
                 {.y = y_.data(),
@@ -128,7 +128,7 @@ class Problem {
                  .residual = has_residual_ ? residual_.data() : nullptr,
                  .w_scales = scales,
                  .x_scales = scales},
-                algorithm);
+                way);
     next_copy_ = (next_copy_ + 1) % num_copies_;
   }
 
@@ -188,34 +188,39 @@ class Problem {
 
 }  // namespace
 
-std::string algorithm_text(const cublasLtMatmulAlgo_t& algorithm) {
+std::string way_text(const ProductWay& way) {
   static constexpr char kDigits[] = "0123456789abcdef";
   std::string text;
-  for (const uint64_t word : algorithm.data) {
+  for (const uint64_t word : way.algorithm.data) {
     for (int shift = 60; shift >= 0; shift -= 4) text += kDigits[word >> shift & 15];
   }
+  if (way.num_parts > 0) text += "/" + std::to_string(way.num_parts);
   return text;
 }
 
-std::optional<cublasLtMatmulAlgo_t> parse_algorithm(std::string_view text) {
-  if (text.size() != kNumWords * kDigitsPerWord) return std::nullopt;
-  cublasLtMatmulAlgo_t algorithm{};
+std::optional<ProductWay> parse_way(std::string_view text) {
+  if (text.size() < kNumWords * kDigitsPerWord) return std::nullopt;
+  ProductWay way{};
   for (size_t i = 0; i < kNumWords; ++i) {
     const std::string_view digits = text.substr(i * kDigitsPerWord, kDigitsPerWord);
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), algorithm.data[i], 16);
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), way.algorithm.data[i], 16);
     if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
   }
-  return algorithm;
+  const std::string_view parts = text.substr(kNumWords * kDigitsPerWord);
+  if (parts.empty()) return way;
+  if (parts != "/1" && parts != "/2") return std::nullopt;
+  way.num_parts = parts[1] - '0';
+  return way;
 }
 
-std::optional<cublasLtMatmulAlgo_t> tune_product(LinearLibrary& library, cudaStream_t stream, const MatmulShape& shape,
-                                                 bool has_residual, std::span<const cublasLtMatmulAlgo_t> candidates) {
+std::optional<ProductWay> tune_product(LinearLibrary& library, cudaStream_t stream, const MatmulShape& shape,
+                                       bool has_residual, std::span<const ProductWay> candidates) {
   Problem problem(shape, has_residual);
   if (!problem.is_there()) return std::nullopt;
   StreamClock clock(stream);
-  const cublasLtMatmulAlgo_t* best = nullptr;
+  const ProductWay* best = nullptr;
   float best_ms = 0;
-  for (const cublasLtMatmulAlgo_t& candidate : candidates) {
+  for (const ProductWay& candidate : candidates) {
     problem.poison(stream);
     problem.run(library, stream, candidate);
     CUDA_CHECK(cudaStreamSynchronize(stream));

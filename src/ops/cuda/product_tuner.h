@@ -15,14 +15,14 @@
 
 namespace quire::cuda {
 
-// A way to multiply as text: 16 hexadecimal digits for each of its words. It means something to the same version of the
-// library only.
-std::string algorithm_text(const cublasLtMatmulAlgo_t& algorithm);
-std::optional<cublasLtMatmulAlgo_t> parse_algorithm(std::string_view text);
+// A way to multiply as text: 16 hexadecimal digits for each word of the algorithm, and "/4" behind them where k has
+// four parts. It means something to the same version of the library only.
+std::string way_text(const ProductWay& way);
+std::optional<ProductWay> parse_way(std::string_view text);
 
 // The fastest of the candidates, by the median of several runs; nothing where there is no memory to measure with, or no
 // candidate's sums are right. Waits for the stream.
-std::optional<cublasLtMatmulAlgo_t> tune_product(LinearLibrary& library, cudaStream_t stream, const MatmulShape& shape,
-                                  bool has_residual, std::span<const cublasLtMatmulAlgo_t> candidates);
+std::optional<ProductWay> tune_product(LinearLibrary& library, cudaStream_t stream, const MatmulShape& shape,
+                                       bool has_residual, std::span<const ProductWay> candidates);
 
 }  // namespace quire::cuda

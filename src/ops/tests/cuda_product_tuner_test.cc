@@ -9,17 +9,24 @@ namespace quire {
 namespace {
 
 TEST(CudaProductTuner, AlgorithmsAreWrittenAndReadWordForWord) {
-  cublasLtMatmulAlgo_t algorithm{};
+  cuda::ProductWay way{};
+  cublasLtMatmulAlgo_t& algorithm = way.algorithm;
   for (size_t i = 0; i < std::size(algorithm.data); ++i) algorithm.data[i] = 0x0123456789abcdefu * (i + 1);
-  const std::string text = cuda::algorithm_text(algorithm);
-  const auto read = cuda::parse_algorithm(text);
-  ASSERT_TRUE(read.has_value());
-  EXPECT_EQ(std::memcmp(&*read, &algorithm, sizeof(algorithm)), 0);
-  EXPECT_FALSE(cuda::parse_algorithm("").has_value());
-  EXPECT_FALSE(cuda::parse_algorithm(text.substr(1)).has_value());
-  EXPECT_FALSE(cuda::parse_algorithm(text + "0").has_value());
-  EXPECT_FALSE(cuda::parse_algorithm("x" + text.substr(1)).has_value());
-  EXPECT_FALSE(cuda::parse_algorithm("-" + text.substr(1)).has_value());
+  const std::string text = cuda::way_text(way);
+  for (const int num_parts : {0, 1, 2}) {
+    way.num_parts = num_parts;
+    const auto read = cuda::parse_way(cuda::way_text(way));
+    ASSERT_TRUE(read.has_value());
+    EXPECT_EQ(std::memcmp(&read->algorithm, &algorithm, sizeof(algorithm)), 0);
+    EXPECT_EQ(read->num_parts, num_parts);
+  }
+  for (const char* end : {"0", "/", "/0", "/3", "/16", "/2 "}) {
+    EXPECT_FALSE(cuda::parse_way(text + end).has_value()) << end;
+  }
+  EXPECT_FALSE(cuda::parse_way("").has_value());
+  EXPECT_FALSE(cuda::parse_way(text.substr(1)).has_value());
+  EXPECT_FALSE(cuda::parse_way("x" + text.substr(1)).has_value());
+  EXPECT_FALSE(cuda::parse_way("-" + text.substr(1)).has_value());
 }
 
 // A product of `num_tokens` by a backend with these options, and what it has chosen.
@@ -28,7 +35,7 @@ struct Product {
   std::vector<TunedProduct> products;
 };
 Product multiply(const BackendOptions& options, const FileWeight& file, const std::vector<float>& x_values, DType dtype,
-             bool has_residual) {
+                 bool has_residual) {
   const std::unique_ptr<Gpu> gpu = Gpu::create_with(options);
   const Weight weight = gpu->ops().pack(file.weight).value();
   const int64_t num_tokens = static_cast<int64_t>(x_values.size()) / weight.k;
