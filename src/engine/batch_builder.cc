@@ -28,13 +28,17 @@ int64_t block_bytes(const BatchLimits& limits) {
 }  // namespace
 
 Result<std::unique_ptr<BatchBuilder>> BatchBuilder::create(Ops& ops, const BatchLimits& limits) {
-  ASSIGN_OR_RETURN(DeviceBuffer host, ops.allocate_for_host(block_bytes(limits), "the step's inputs"));
+  std::array<DeviceBuffer, 2> host;
+  for (DeviceBuffer& block : host) {
+    ASSIGN_OR_RETURN(block, ops.allocate_for_host(block_bytes(limits), "the step's inputs"));
+  }
   ASSIGN_OR_RETURN(DeviceBuffer device, ops.allocate(block_bytes(limits), "the step's inputs"));
   return std::unique_ptr<BatchBuilder>(new BatchBuilder(ops, limits, std::move(host), std::move(device)));
 }
 
-BatchBuilder::BatchBuilder(Ops& ops, const BatchLimits& limits, DeviceBuffer host_block, DeviceBuffer device_block)
-    : ops_(ops), limits_(limits), host_block_(std::move(host_block)), device_block_(std::move(device_block)) {
+BatchBuilder::BatchBuilder(Ops& ops, const BatchLimits& limits, std::array<DeviceBuffer, 2> host_blocks,
+                           DeviceBuffer device_block)
+    : ops_(ops), limits_(limits), host_blocks_(std::move(host_blocks)), device_block_(std::move(device_block)) {
   page_tables_.resize(static_cast<size_t>(limits.num_kv_groups));
   slots_.resize(static_cast<size_t>(limits.num_kv_groups));
   batch_.kv_groups.resize(static_cast<size_t>(limits.num_kv_groups));
@@ -43,7 +47,7 @@ BatchBuilder::BatchBuilder(Ops& ops, const BatchLimits& limits, DeviceBuffer hos
 
 template <typename T>
 BatchBuilder::Section<T> BatchBuilder::take(int64_t rows, int64_t columns, bool is_matrix) {
-  char* host = static_cast<char*>(host_block_.data());
+  char* host = static_cast<char*>(host_blocks_[static_cast<size_t>(host_block_)].data());
   Section<T> section;
   section.host = reinterpret_cast<T*>(host + used_bytes_);
   const void* device = static_cast<const char*>(device_block_.data()) + used_bytes_;
@@ -56,6 +60,7 @@ BatchBuilder::Section<T> BatchBuilder::take(int64_t rows, int64_t columns, bool 
 
 void BatchBuilder::shape(int num_rows, int num_tokens, int num_output_rows, int64_t num_pages) {
   used_bytes_ = 0;
+  host_block_ ^= 1;
   token_ids_ = take<int32_t>(1, num_tokens, false);
   positions_ = take<int32_t>(1, num_tokens, true);
   output_rows_ = take<int32_t>(1, num_output_rows, false);
@@ -65,9 +70,11 @@ void BatchBuilder::shape(int num_rows, int num_tokens, int num_output_rows, int6
   for (auto& slots : slots_) slots = take<int64_t>(1, num_tokens, false);
 }
 
-void BatchBuilder::finish(OpContext& context, int num_rows, int num_tokens) {
+void BatchBuilder::finish(OpContext& context, int num_rows, int num_tokens, bool has_drawn_ids) {
+  // Token ids come first.
   const char* host = reinterpret_cast<const char*>(token_ids_.host);
-  ops_.copy_to_device(context, device_block_.data(), host, used_bytes_);
+  const int64_t begin = has_drawn_ids ? aligned(int64_t{num_tokens} * 4) : 0;
+  ops_.copy_to_device(context, static_cast<char*>(device_block_.data()) + begin, host + begin, used_bytes_ - begin);
   batch_.num_tokens = num_tokens;
   batch_.token_ids = token_ids_.device;
   batch_.positions = positions_.device;
@@ -94,7 +101,7 @@ int64_t BatchBuilder::num_pages_of(const StepPlan& plan) {
   return static_cast<int64_t>(num_pages);
 }
 
-StepBatch& BatchBuilder::build(OpContext& context, const StepPlan& plan, const Padding& padding) {
+StepBatch& BatchBuilder::build(OpContext& context, const StepPlan& plan, const Padding& padding, bool has_drawn_ids) {
   int num_parts = 0;
   for (const StepRow& row : plan.rows) num_parts += num_parts_of(row);
   const int num_rows = std::max(padding.num_rows, num_parts);
@@ -111,9 +118,11 @@ StepBatch& BatchBuilder::build(OpContext& context, const StepPlan& plan, const P
   query_starts_.host[0] = 0;
   for (const StepRow& row : plan.rows) {
     const Sequence& sequence = *row.sequence;
-    const auto ids = std::span(sequence.token_ids)
-                         .subspan(static_cast<size_t>(row.first_position), static_cast<size_t>(row.num_tokens));
-    std::copy(ids.begin(), ids.end(), token_ids_.host + token);
+    if (!has_drawn_ids) {
+      const auto ids = std::span(sequence.token_ids)
+                           .subspan(static_cast<size_t>(row.first_position), static_cast<size_t>(row.num_tokens));
+      std::copy(ids.begin(), ids.end(), token_ids_.host + token);
+    }
     std::iota(positions_.host + token, positions_.host + token + row.num_tokens,
               static_cast<int32_t>(row.first_position));
     const int32_t end = token + row.num_tokens;
@@ -154,7 +163,7 @@ StepBatch& BatchBuilder::build(OpContext& context, const StepPlan& plan, const P
     for (auto& slots : slots_) slots.host[token] = -1;
   }
   CHECK(hidden_row - logit_row == plan.num_hidden_rows);
-  finish(context, num_rows, num_tokens);
+  finish(context, num_rows, num_tokens, has_drawn_ids);
   return batch_;
 }
 
@@ -177,7 +186,7 @@ StepBatch& BatchBuilder::build_profile(OpContext& context, const ProfileShape& p
   if (is_pooled) std::iota(output_rows_.host + num_rows, output_rows_.host + num_rows + num_tokens, 0);
   for (auto& table : page_tables_) std::fill_n(table.host, num_rows * num_pages, 0);
   for (auto& slots : slots_) std::fill_n(slots.host, num_tokens, int64_t{-1});
-  finish(context, num_rows, num_tokens);
+  finish(context, num_rows, num_tokens, /*has_drawn_ids=*/false);
   return batch_;
 }
 

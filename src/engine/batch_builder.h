@@ -1,8 +1,10 @@
 // Turns a StepPlan into a StepBatch: the token ids, positions, page tables and slots of a step as tensors on the
-// device. Everything is laid out in one block on the host and copied at once; both blocks are sized at start for the
-// largest step. Called by engine/model_runner, once a step, on the engine's thread.
+// device. Everything is laid out in one block on the host and copied at once; all blocks are sized at start for the
+// largest step. Two blocks on the host take turns, so that a step can be laid out while the copy for the one before it
+// may still be under way. Called by engine/model_runner, once a step, on the engine's thread.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -34,7 +36,10 @@ class BatchBuilder {
     int num_rows = 0;       // 0: as the plan
     int64_t num_pages = 0;  // likewise
   };
-  StepBatch& build(OpContext& context, const StepPlan& plan, const Padding& padding);
+  // `has_drawn_ids`: the token ids are on the device already, drawn by the step before, whose rows were the same.
+  StepBatch& build(OpContext& context, const StepPlan& plan, const Padding& padding, bool has_drawn_ids = false);
+  // Where the ids of a step's first tokens lie on the device, and those of the next step may be drawn to.
+  TensorView token_ids(int64_t count) const { return TensorView(device_block_.data(), DType::kI32, {count}); }
   // Columns that the page tables of a plan need.
   static int64_t num_pages_of(const StepPlan& plan);
 
@@ -59,16 +64,17 @@ class BatchBuilder {
     ConstTensorView device;
   };
 
-  BatchBuilder(Ops& ops, const BatchLimits& limits, DeviceBuffer host_block, DeviceBuffer device_block);
+  BatchBuilder(Ops& ops, const BatchLimits& limits, std::array<DeviceBuffer, 2> host_blocks, DeviceBuffer device_block);
   template <typename T>
   Section<T> take(int64_t rows, int64_t columns, bool is_matrix);
   void shape(int num_rows, int num_tokens, int num_output_rows, int64_t num_pages);
-  void finish(OpContext& context, int num_rows, int num_tokens);
+  void finish(OpContext& context, int num_rows, int num_tokens, bool has_drawn_ids);
   int num_parts_of(const StepRow& row) const { return limits_.is_strict ? row.num_strict_parts() : 1; }
 
   Ops& ops_;
   BatchLimits limits_;
-  DeviceBuffer host_block_;
+  std::array<DeviceBuffer, 2> host_blocks_;
+  int host_block_ = 0;  // the one in use
   DeviceBuffer device_block_;
   int64_t used_bytes_ = 0;
   Section<int32_t> token_ids_;

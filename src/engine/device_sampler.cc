@@ -68,20 +68,27 @@ int64_t DeviceSampler::device_bytes(const Limits& limits) {
          bytes_of<float>(limits.max_rows * limits.vocab_size);
 }
 
-Result<std::unique_ptr<DeviceSampler>> DeviceSampler::create(Ops& ops, const Limits& limits) {
+Result<std::array<std::unique_ptr<DeviceSampler>, 2>> DeviceSampler::create(Ops& ops, const Limits& limits) {
   Limits own = limits;
   own.num_token_ids = std::min(limits.num_token_ids, limits.vocab_size);
   own.max_logprobs = std::min(limits.max_logprobs, kMostTopTokens);
-  std::unique_ptr<DeviceSampler> sampler(new DeviceSampler(ops, own));
-  const int64_t upload_bytes = divide_upload(own, most(own)).num_bytes;
-  const int64_t answer_bytes = divide_answer(own, most(own)).num_bytes;
-  ASSIGN_OR_RETURN(sampler->upload_, ops.allocate(upload_bytes, "sampling"));
-  ASSIGN_OR_RETURN(sampler->host_upload_, ops.allocate_for_host(upload_bytes, "sampling"));
-  ASSIGN_OR_RETURN(sampler->answer_, ops.allocate(answer_bytes, "sampling"));
-  ASSIGN_OR_RETURN(sampler->host_answer_, ops.allocate_for_host(answer_bytes, "sampling"));
-  ASSIGN_OR_RETURN(sampler->kept_, ops.allocate(bytes_of<float>(own.max_rows * own.vocab_size), "log-probabilities"));
-  sampler->seen_row_.resize(static_cast<size_t>(own.vocab_size));
-  return sampler;
+  const auto memory = std::make_shared<DeviceMemory>();
+  ASSIGN_OR_RETURN(memory->upload, ops.allocate(divide_upload(own, most(own)).num_bytes, "sampling"));
+  ASSIGN_OR_RETURN(memory->answer, ops.allocate(divide_answer(own, most(own)).num_bytes, "sampling"));
+  ASSIGN_OR_RETURN(memory->kept, ops.allocate(bytes_of<float>(own.max_rows * own.vocab_size), "log-probabilities"));
+  std::array<std::unique_ptr<DeviceSampler>, 2> samplers;
+  for (std::unique_ptr<DeviceSampler>& sampler : samplers) {
+    sampler.reset(new DeviceSampler(ops, own, memory));
+    RETURN_IF_ERROR(sampler->init());
+  }
+  return samplers;
+}
+
+Status DeviceSampler::init() {
+  ASSIGN_OR_RETURN(host_upload_, ops_.allocate_for_host(divide_upload(limits_, most(limits_)).num_bytes, "sampling"));
+  ASSIGN_OR_RETURN(host_answer_, ops_.allocate_for_host(divide_answer(limits_, most(limits_)).num_bytes, "sampling"));
+  seen_row_.resize(static_cast<size_t>(limits_.vocab_size));
+  return ok_status();
 }
 
 void DeviceSampler::begin(int num_rows) {
@@ -200,11 +207,12 @@ void DeviceSampler::write_lists(const SampleCall& call, const LogitsAdjustment& 
   }
 }
 
-void DeviceSampler::enqueue(OpContext& context, const TensorView& logits) {
+void DeviceSampler::enqueue(OpContext& context, const TensorView& logits, const TensorView& ids) {
   CHECK(logits.size(0) == amounts_.num_rows && logits.size(1) == limits_.vocab_size);
+  CHECK(ids.num_elements() == amounts_.num_rows);
   logits_ = logits;
-  ops_.copy_to_device(context, upload_.data(), host_upload_.data(), upload_parts_.num_bytes);
-  const TensorView kept(kept_.data(), DType::kF32, {num_kept_, limits_.vocab_size});
+  ops_.copy_to_device(context, memory_->upload.data(), host_upload_.data(), upload_parts_.num_bytes);
+  const TensorView kept(memory_->kept.data(), DType::kF32, {num_kept_, limits_.vocab_size});
   if (!adjustments_.empty()) {
     ops_.adjust_logits(context, logits,
                        {.num_rows = static_cast<int>(adjustments_.size()),
@@ -214,21 +222,21 @@ void DeviceSampler::enqueue(OpContext& context, const TensorView& logits) {
                         .mask_words = uploaded<uint32_t>(upload_parts_.masks),
                         .kept = kept});
   }
-  char* const answer = static_cast<char*>(answer_.data());
-  int32_t* const ids = reinterpret_cast<int32_t*>(answer + answer_parts_.ids);
-  ops_.sample(context, TensorView(ids, DType::kI32, {amounts_.num_rows}), logits,
-              uploaded<SamplingRow>(upload_parts_.rows));
-  if (!logprobs_rows_.empty()) {
-    ops_.logprobs(context, logits,
-                  {.num_rows = static_cast<int>(logprobs_rows_.size()),
-                   .rows = uploaded<LogprobsRow>(upload_parts_.logprobs),
-                   .ids = ids,
-                   .kept = kept,
-                   .results = reinterpret_cast<LogprobsResult*>(answer + answer_parts_.results),
-                   .top = reinterpret_cast<TopToken*>(answer + answer_parts_.top),
-                   .most_top = limits_.max_logprobs});
-  }
-  ops_.copy_to_host(context, host_answer_.data(), answer_.data(), answer_parts_.num_bytes);
+  ops_.sample(context, ids, logits, uploaded<SamplingRow>(upload_parts_.rows));
+  char* const host_answer = static_cast<char*>(host_answer_.data());
+  ops_.copy_to_host(context, host_answer + answer_parts_.ids, ids.raw_data(), bytes_of<int32_t>(amounts_.num_rows));
+  if (logprobs_rows_.empty()) return;
+  char* const answer = static_cast<char*>(memory_->answer.data());
+  ops_.logprobs(context, logits,
+                {.num_rows = static_cast<int>(logprobs_rows_.size()),
+                 .rows = uploaded<LogprobsRow>(upload_parts_.logprobs),
+                 .ids = ids.data<int32_t>(),
+                 .kept = kept,
+                 .results = reinterpret_cast<LogprobsResult*>(answer + answer_parts_.results),
+                 .top = reinterpret_cast<TopToken*>(answer + answer_parts_.top),
+                 .most_top = limits_.max_logprobs});
+  ops_.copy_to_host(context, host_answer + answer_parts_.results, answer + answer_parts_.results,
+                    answer_parts_.num_bytes - answer_parts_.results);
 }
 
 // A changed row from which nothing was drawn is looked at once more, to tell why.

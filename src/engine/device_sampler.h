@@ -1,9 +1,11 @@
 // Draws a step's tokens where the logits are, on a GPU: penalties, biases, masks, the draw itself and log-probabilities
 // are enqueued behind the forward, and only ids and a few numbers come back. The engine says for each row of logits
-// what is wanted of it, while the forward runs; the model runner enqueues. All memory is taken at creation. On the
-// engine's thread, but for the masks and lists, which the engine's sampling threads write side by side.
+// what is wanted of it, while the forward runs; the model runner enqueues. All memory is taken at creation. There are
+// two, which share the device's memory: one may be told of a step while the other's runs. On the engine's thread, but
+// for the masks and lists, which the engine's sampling threads write side by side.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -28,7 +30,7 @@ class DeviceSampler {
 
   // Of the device, for the memory plan.
   static int64_t device_bytes(const Limits& limits);
-  static Result<std::unique_ptr<DeviceSampler>> create(Ops& ops, const Limits& limits);
+  static Result<std::array<std::unique_ptr<DeviceSampler>, 2>> create(Ops& ops, const Limits& limits);
 
   // A step begins, with so many rows of logits. Those that are not added are the host's.
   void begin(int num_rows);
@@ -42,11 +44,14 @@ class DeviceSampler {
   // Writes masks and lists. With a pool side by side.
   void prepare(ThreadPool* pool);
 
-  void enqueue(OpContext& context, const TensorView& logits);
+  // Draws to `ids`, [rows] i32 on the device, where the next step may find them.
+  void enqueue(OpContext& context, const TensorView& logits, const TensorView& ids);
   // The step has ended; its logits are still there.
   void finish(OpContext& context);
 
   std::span<const int> host_rows() const { return host_rows_; }
+  // All rows are drawn here, from logits as they are: the step that follows may be enqueued before they are known.
+  bool draws_all_unchanged() const { return host_rows_.empty() && adjustments_.empty(); }
   bool is_drawn(int row) const { return rows_[static_cast<size_t>(row)].is_drawn; }
   Result<Sample> sample_of(int row) const;
 
@@ -84,7 +89,16 @@ class DeviceSampler {
     int logprobs = -1;  // the entry of logprobs_rows_
   };
 
-  DeviceSampler(Ops& ops, const Limits& limits) : ops_(ops), limits_(limits) {}
+  // Used by steps in their order.
+  struct DeviceMemory {
+    DeviceBuffer upload;
+    DeviceBuffer answer;
+    DeviceBuffer kept;  // logits as they were, of rows that are changed and whose own log-probabilities are wanted
+  };
+
+  DeviceSampler(Ops& ops, const Limits& limits, std::shared_ptr<DeviceMemory> memory)
+      : ops_(ops), limits_(limits), memory_(std::move(memory)) {}
+  Status init();
   static Amounts most(const Limits& limits);
   static Upload divide_upload(const Limits& limits, const Amounts& amounts);
   static Answer divide_answer(const Limits& limits, const Amounts& amounts);
@@ -97,16 +111,14 @@ class DeviceSampler {
   }
   template <typename T>
   const T* uploaded(int64_t offset) const {
-    return reinterpret_cast<const T*>(static_cast<const char*>(upload_.data()) + offset);
+    return reinterpret_cast<const T*>(static_cast<const char*>(memory_->upload.data()) + offset);
   }
 
   Ops& ops_;
   Limits limits_;
+  std::shared_ptr<DeviceMemory> memory_;
   DeviceBuffer host_upload_;
-  DeviceBuffer upload_;
   DeviceBuffer host_answer_;
-  DeviceBuffer answer_;
-  DeviceBuffer kept_;  // logits as they were, of rows that are changed and whose own log-probabilities are wanted
   // Of the step:
   Amounts amounts_;
   Upload upload_parts_;

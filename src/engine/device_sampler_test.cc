@@ -167,6 +167,71 @@ TEST_F(DeviceSamplerTest, GreedyAnswersAreThoseOfTheHost) {
 }
 
 // The logits stay where they are but for what only a host can do.
+// A step that is launched before the one ahead of it is read changes no answer: not where choices end in it, or
+// requests are ended from outside, nor where rows come to need the host or others wait.
+TEST_F(DeviceSamplerTest, LaunchingAheadChangesNoAnswer) {
+  int64_t num_steps_ahead = 0;
+  for (int round = 0; round < 40; ++round) {
+    std::vector<Job> jobs;
+    const int num_jobs = 1 + static_cast<int>(random() % 12);
+    for (int i = 0; i < num_jobs; ++i) {
+      Job job = random() % 4 == 0 ? random_job() : Job{};
+      if (job.prompt.empty()) {
+        job.prompt = random_tokens(1 + static_cast<int>(random() % 30));
+        job.sampling.max_tokens = 1 + static_cast<int64_t>(random() % 60);
+        job.sampling.temperature = random() % 2 == 0 ? 0.0f : 1.5f;
+        job.sampling.seed = i;
+        job.sampling.ignore_eos = random() % 2 == 0;
+        if (random() % 3 == 0) job.sampling.stop_token_ids = random_tokens(20);
+        if (random() % 3 == 0) job.sampling.num_logprobs = 3;
+      }
+      jobs.push_back(std::move(job));
+    }
+    const int num_pages = random() % 3 == 0 ? 40 : 1000;
+    const uint32_t seed = static_cast<uint32_t>(random());
+    std::vector<std::shared_ptr<RecordingSink>> answers[2];
+    for (const bool launches_ahead : {false, true}) {
+      PlainDevice device;
+      EngineOptions engine_options = options(num_pages);
+      engine_options.launches_ahead = launches_ahead;
+      const std::unique_ptr<Engine> engine = Engine::create(device, model, engine_options).value();
+      std::mt19937 events(seed);
+      std::vector<RequestId> ids;
+      size_t next = 0;
+      while (next < jobs.size() || engine->has_work()) {
+        if (next < jobs.size() && (next < 3 || events() % 8 == 0 || !engine->has_work())) {
+          answers[launches_ahead].push_back(std::make_shared<RecordingSink>());
+          Request request =
+              Request::from_tokens(jobs[next].prompt, jobs[next].sampling, answers[launches_ahead].back());
+          if (jobs[next].is_constrained) request.constraint = std::make_unique<Alternate>();
+          ids.push_back(engine->add_request(std::move(request)).value());
+          ++next;
+        }
+        if (launches_ahead && events() % 64 == 0) engine->abort(ids[events() % ids.size()]);
+        ASSERT_TRUE(engine->step().is_ok());
+      }
+      EXPECT_EQ(engine->stats().num_pages_used, 0);
+      EXPECT_TRUE(launches_ahead || engine->stats().num_steps_ahead == 0);
+      num_steps_ahead += engine->stats().num_steps_ahead;
+    }
+    ASSERT_EQ(answers[0].size(), answers[1].size());
+    for (size_t i = 0; i < jobs.size(); ++i) {
+      for (size_t c = 0; c < answers[1][i]->choices.size(); ++c) {
+        const auto& expected = answers[0][i]->choices[c];
+        const auto& got = answers[1][i]->choices[c];
+        if (got.finish_reason == FinishReason::kAborted) {
+          ASSERT_LE(got.token_ids.size(), expected.token_ids.size());
+          EXPECT_TRUE(std::equal(got.token_ids.begin(), got.token_ids.end(), expected.token_ids.begin()));
+          continue;
+        }
+        EXPECT_EQ(got.token_ids, expected.token_ids) << "round " << round << " job " << i;
+        EXPECT_EQ(got.finish_reason, expected.finish_reason);
+      }
+    }
+  }
+  EXPECT_GT(num_steps_ahead, 200);
+}
+
 TEST_F(DeviceSamplerTest, RowsOfLogitsAreNotTaken) {
   std::vector<Job> jobs;
   for (int i = 0; i < 40; ++i) {

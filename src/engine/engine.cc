@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <random>
+#include <utility>
 
 #include "engine/active_request.h"
 #include "engine/device_sampler.h"
@@ -71,7 +72,9 @@ Result<std::unique_ptr<Engine>> Engine::create(Ops& ops, const Model& model, con
 Engine::Engine(Ops& ops, const Model& model, const EngineOptions& options)
     : ops_(ops), model_(model), options_(options) {}
 
-Engine::~Engine() = default;
+Engine::~Engine() {
+  if (is_next_launched_) (void)runner_->finish();  // it uses what goes now
+}
 
 Status Engine::init() {
   const bool is_on_cpu = ops_.device().kind == DeviceKind::kCpu;
@@ -112,7 +115,7 @@ Status Engine::init() {
   if (!is_on_cpu) config.sampling_bytes = DeviceSampler::device_bytes(sampling);
   ASSIGN_OR_RETURN(runner_, ModelRunner::create(ops_, model_, config));
   if (!is_on_cpu) {
-    ASSIGN_OR_RETURN(device_sampler_, DeviceSampler::create(ops_, sampling));
+    ASSIGN_OR_RETURN(device_samplers_, DeviceSampler::create(ops_, sampling));
   }
 
   const MemoryPlan& plan = runner_->memory_plan();
@@ -242,7 +245,7 @@ Result<RequestId> Engine::add_request(Request request) {
 }
 
 bool Engine::has_work() const {
-  return !requests_.empty();
+  return !requests_.empty() || is_next_launched_;
 }
 
 Status Engine::step() {
@@ -250,31 +253,36 @@ Status Engine::step() {
   end_pending();
   if (stats_.num_generated_tokens > 0) ops_.do_late_work();
   const Clock::time_point begin = Clock::now();
+  const bool was_launched = std::exchange(is_next_launched_, false);
   if (step_budget_.has_value()) scheduler_->set_step_tokens(step_budget_->num_tokens());
-  const StepPlan& plan = scheduler_->schedule();
-  stats_.num_preemptions += plan.num_preempted;
-  stats_.num_swap_outs += plan.num_swapped_out;
-  stats_.num_swap_ins += plan.num_swapped_in;
-  if (plan.rows.empty()) {
-    // With everything preempted this step is empty, and the next one admits again.
-    if (plan.has_copies()) runner_->copy_pages(plan);
-    scheduler_->complete();
-    settle();
-    return ok_status();
+  const StepPlan& plan = was_launched ? scheduler_->take_launched() : scheduler_->schedule();
+  int64_t step = next_step_;
+  if (was_launched) {
+    device_sampler_ = other_sampler();
+    ++stats_.num_steps_ahead;
+    if (plan.rows.empty()) return drop_launched(step);
+  } else {
+    stats_.num_preemptions += plan.num_preempted;
+    stats_.num_swap_outs += plan.num_swapped_out;
+    stats_.num_swap_ins += plan.num_swapped_in;
+    if (plan.rows.empty()) {
+      // With everything preempted this step is empty, and the next one admits again.
+      if (plan.has_copies()) runner_->copy_pages(plan);
+      scheduler_->complete();
+      settle();
+      return ok_status();
+    }
+    note_scheduled(plan, begin);
+    step = pool_->begin_step();
+    start(plan, /*num_ahead=*/0);
   }
-  note_scheduled(plan, begin);
-  const int64_t step = pool_->begin_step();
-  runner_->begin(plan);
 
   // While it runs:
-  if (device_sampler_ != nullptr) {
-    plan_sampling(plan);
-    runner_->sample(*device_sampler_);
-  }
   scheduler_->launch();
   stats_.kv_useful_share_sum += useful_share();
   publish();
   plan_ahead(plan);
+  if (can_launch_ahead(plan)) launch_ahead();
 
   ASSIGN_OR_RETURN(const ModelRunner::Output output, runner_->finish());
   step_end_ = Clock::now();
@@ -309,6 +317,52 @@ Status Engine::step() {
   return ok_status();
 }
 
+// Everything that the step needs is enqueued, or on the CPU given to the runner's thread.
+void Engine::start(const StepPlan& plan, int num_ahead) {
+  if (num_ahead > 0) {
+    runner_->begin_behind(plan);
+  } else {
+    runner_->begin(plan);
+  }
+  DeviceSampler* const next = other_sampler();
+  if (next == nullptr) return;
+  plan_sampling(*next, plan, num_ahead);
+  runner_->sample(*next);
+  if (num_ahead == 0) device_sampler_ = next;
+}
+
+DeviceSampler* Engine::other_sampler() const {
+  return device_samplers_[device_sampler_ == device_samplers_[0].get() ? 1 : 0].get();
+}
+
+// All of its sequences have ended since it was launched.
+Status Engine::drop_launched(int64_t step) {
+  RETURN_IF_ERROR(runner_->finish().status());
+  pool_->end_step(step);
+  scheduler_->complete();
+  settle();
+  return ok_status();
+}
+
+// The next step may be enqueued before this one's tokens are known where these, which are on the device, are all that
+// it lacks.
+bool Engine::can_launch_ahead(const StepPlan& plan) {
+  if (!options_.launches_ahead || device_sampler_ == nullptr || !device_sampler_->draws_all_unchanged() ||
+      !runner_->can_begin_behind() || !scheduler_->can_launch_ahead()) {
+    return false;
+  }
+  // Penalties and constraints go by the token that is being drawn.
+  return std::none_of(plan.rows.begin(), plan.rows.end(), [this](const StepRow& row) {
+    return row.sequence->sampling.constraint != nullptr || Sampler::needs_counts(owner_of(*row.sequence).sampling);
+  });
+}
+
+void Engine::launch_ahead() {
+  next_step_ = pool_->begin_step();
+  start(scheduler_->launch_ahead(), /*num_ahead=*/1);
+  is_next_launched_ = true;
+}
+
 // Rows of the next step, for those that will have another token to compute unless they stop.
 void Engine::plan_ahead(const StepPlan& plan) {
   for (const StepRow& row : plan.rows) {
@@ -324,8 +378,8 @@ void Engine::plan_ahead(const StepPlan& plan) {
 }
 
 // What the device draws by itself.
-void Engine::plan_sampling(const StepPlan& plan) {
-  device_sampler_->begin(plan.num_logit_rows);
+void Engine::plan_sampling(DeviceSampler& sampler, const StepPlan& plan, int num_ahead) {
+  sampler.begin(plan.num_logit_rows);
   for (const StepRow& row : plan.rows) {
     const Sequence& sequence = *row.sequence;
     if (row.num_logit_rows == 0) continue;
@@ -334,15 +388,15 @@ void Engine::plan_sampling(const StepPlan& plan) {
     for (int r = row.first_logit_row; r < row.first_logit_row + row.num_logit_rows; ++r, ++position) {
       if (position >= sequence.next_prompt_logit && position < sequence.num_prompt_tokens - 1) {
         const int32_t next = sequence.token_ids[static_cast<size_t>(position + 1)];
-        (void)device_sampler_->add_given(r, next, request.sampling.num_prompt_logprobs);
-      } else if (position + 1 < sequence.num_tokens()) {
-        device_sampler_->add_check(r);
+        (void)sampler.add_given(r, next, request.sampling.num_prompt_logprobs);
+      } else if (position + 1 < sequence.num_tokens() + num_ahead) {
+        sampler.add_check(r);
       } else if (sequence.num_seats == 1) {
-        (void)device_sampler_->add(r, sample_call(request, sequence, {}));
+        (void)sampler.add(r, sample_call(request, sequence, {}, num_ahead));
       }
     }
   }
-  device_sampler_->prepare(parallel_sampler_ == nullptr ? nullptr : &parallel_sampler_->pool());
+  sampler.prepare(parallel_sampler_ == nullptr ? nullptr : &parallel_sampler_->pool());
 }
 
 // Of the requests whose first row is in the plan. A sequence that has just been admitted still reads its prompt.

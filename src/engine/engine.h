@@ -58,6 +58,7 @@ struct EngineOptions {
   Compute compute = Compute::kAuto;  // as the ops were made; likewise:
   bool is_strict = false;            // BackendOptions::is_strict, of a GPU
   bool has_prefix_cache = true;
+  bool launches_ahead = true;  // on a GPU: a step that decodes before the one ahead of it has ended, where that can be
   // When pages run out, the newest sequence gives way: its pages go to the swap space, or its tokens are computed
   // again.
   PreemptionMode preemption = PreemptionMode::kAuto;
@@ -81,6 +82,7 @@ struct EngineStats {
   std::array<int64_t, kStepTokenBounds.size() + 1> num_steps_by_tokens{};
 
   int64_t num_steps = 0;
+  int64_t num_steps_ahead = 0;     // of them, those that were launched before the one ahead had ended
   int64_t num_prefill_tokens = 0;  // computed for prompts, recomputed ones too
   int64_t num_decode_tokens = 0;   // computed one a step
   int64_t num_generated_tokens = 0;
@@ -162,6 +164,11 @@ class Engine {
   // engine.cc
   void note_scheduled(const StepPlan& plan, Clock::time_point now);
   void plan_ahead(const StepPlan& plan);
+  bool can_launch_ahead(const StepPlan& plan);
+  void launch_ahead();
+  void start(const StepPlan& plan, int num_ahead);
+  DeviceSampler* other_sampler() const;
+  Status drop_launched(int64_t step);
   double useful_share();
 
   // engine_prefix_file.cc
@@ -169,8 +176,10 @@ class Engine {
   Status load_prefix_entries(class PrefixFileReader& reader, PrefixFileTokens* tokens);
 
   // engine_output.cc: from a step's logits to events, and the ends of requests
-  void plan_sampling(const StepPlan& plan);
-  SampleCall sample_call(const ActiveRequest& request, const Sequence& sequence, std::span<const float> logits) const;
+  // num_ahead: tokens that the sequences will have got by then.
+  void plan_sampling(DeviceSampler& sampler, const StepPlan& plan, int num_ahead);
+  SampleCall sample_call(const ActiveRequest& request, const Sequence& sequence, std::span<const float> logits,
+                         int num_ahead = 0) const;
   void sample_ahead(const StepPlan& plan, std::span<const float> logits);
   void read_logits(const StepRow& row, std::span<const float> logits, std::optional<Result<Sample>> sample);
   void read_hidden(const StepRow& row, std::span<const float> hidden);
@@ -204,7 +213,9 @@ class Engine {
   std::optional<StepBudget> step_budget_;  // none: it is fixed
   std::unique_ptr<Sampler> sampler_;
   std::unique_ptr<ParallelSampler> parallel_sampler_;  // null: one thread
-  std::unique_ptr<DeviceSampler> device_sampler_;      // null on the CPU: there the logits lie before the host anyhow
+  // Of steps in turns; null on the CPU: there the logits lie before the host anyhow.
+  std::array<std::unique_ptr<DeviceSampler>, 2> device_samplers_;
+  DeviceSampler* device_sampler_ = nullptr;  // of the step that is read next
   std::unordered_map<RequestId, std::unique_ptr<ActiveRequest>> requests_;
   struct Ending {
     RequestId request_id;
@@ -225,6 +236,9 @@ class Engine {
   std::vector<Sequence*> forked_;    // scratch
   std::vector<float> embedding_;     // likewise
   std::vector<int64_t> page_marks_;  // per page: the step that counted it last
+  // A step that was launched before the one ahead of it was read.
+  bool is_next_launched_ = false;
+  int64_t next_step_ = 0;  // of the pool
 };
 
 }  // namespace quire

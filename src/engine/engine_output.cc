@@ -185,16 +185,17 @@ void Engine::fork_choices(ActiveRequest& request, Sequence& sequence) {
   CHECK(sequence.num_seats == 1);
 }
 
-SampleCall Engine::sample_call(const ActiveRequest& request, const Sequence& sequence,
-                               std::span<const float> logits) const {
-  const bool may_stop = sequence.num_output_tokens() >= request.sampling.min_tokens;
+SampleCall Engine::sample_call(const ActiveRequest& request, const Sequence& sequence, std::span<const float> logits,
+                               int num_ahead) const {
+  const int64_t output_index = sequence.num_output_tokens() + num_ahead;
+  const bool may_stop = output_index >= request.sampling.min_tokens;
   return {
       .logits = logits,
       .params = request.sampling,
       .state = sequence.sampling,
       .seed = request.seed,
       .choice_index = sequence.choice_index,
-      .output_index = sequence.num_output_tokens(),
+      .output_index = output_index,
       .suppressed_token_ids = may_stop ? std::span<const int32_t>() : std::span<const int32_t>(request.stop_tokens)};
 }
 

@@ -74,8 +74,9 @@ Status ModelRunner::init() {
   }
   page_copies_.reserve(static_cast<size_t>(config_.max_num_seqs) * kv_groups_.size());
   if (is_on_cpu()) {
-    step_thread_ = std::make_unique<StepThread>([this] { step_.output = compute(); });
+    step_thread_ = std::make_unique<StepThread>([this] { newest().output = compute(newest()); });
   } else {
+    marks_ = create_work_marks(ops_, static_cast<int>(steps_.size()));
     const int64_t num_bytes = int64_t{config_.max_logit_rows} * model_.config().vocab_size * int64_t{sizeof(float)};
     ASSIGN_OR_RETURN(host_logits_, ops_.allocate_for_host(num_bytes, "the logits of a step"));
     const int64_t num_floats = int64_t{config_.max_num_batched_tokens} * model_.config().hidden_size;
@@ -190,13 +191,13 @@ BatchBuilder::Padding ModelRunner::padding_of(const StepPlan& plan) const {
   return padding;
 }
 
-Result<StepOutput> ModelRunner::compute() {
+Result<StepOutput> ModelRunner::compute(const Step& step) {
   OpContext context{*arena_};
-  StepBatch& batch = *step_.batch;
+  StepBatch& batch = *step.batch;
   plan_attention(context, batch);
-  if (step_.padding.num_rows == 0) return forward(batch, *arena_, *kv_cache_);
+  if (step.padding.num_rows == 0) return forward(batch, *arena_, *kv_cache_);
 
-  StepRecordings::Shape shape = {.num_rows = step_.padding.num_rows, .num_pages = step_.padding.num_pages, .plans = {}};
+  StepRecordings::Shape shape = {.num_rows = step.padding.num_rows, .num_pages = step.padding.num_pages, .plans = {}};
   for (const auto& attention : attention_plans_) shape.plans.push_back(attention->shape());
   StepRecordings::Entry* entry = recordings_.find(shape);
   if (entry == nullptr || entry->was_refused) return forward(batch, *arena_, *kv_cache_);
@@ -217,56 +218,81 @@ Result<StepOutput> ModelRunner::compute() {
 }
 
 void ModelRunner::begin(const StepPlan& plan) {
+  CHECK(num_steps_ == 0);
+  begin(plan, /*has_drawn_ids=*/false);
+}
+
+void ModelRunner::begin_behind(const StepPlan& plan) {
+  CHECK(can_begin_behind());
+  CHECK(!plan.has_copies());
+  CHECK(plan.num_tokens == newest().num_logit_rows && plan.num_logit_rows == newest().num_logit_rows);
+  begin(plan, /*has_drawn_ids=*/true);
+}
+
+void ModelRunner::begin(const StepPlan& plan, bool has_drawn_ids) {
   CHECK(plan.num_tokens > 0);
   arena_->reset();
   OpContext context{*arena_};
   copy_pages(context, plan);
-  step_.padding = padding_of(plan);
-  step_.batch = &batch_builder_->build(context, plan, step_.padding);
-  step_.num_logit_rows = plan.num_logit_rows;
-  step_.num_hidden_rows = plan.num_hidden_rows;
-  step_.sampler = nullptr;
+  ++num_steps_;
+  Step& step = newest();
+  step.padding = padding_of(plan);
+  step.batch = &batch_builder_->build(context, plan, step.padding, has_drawn_ids);
+  step.num_logit_rows = plan.num_logit_rows;
+  step.num_hidden_rows = plan.num_hidden_rows;
+  step.sampler = nullptr;
   if (is_on_cpu()) {
     step_thread_->begin();
   } else {
-    step_.output = compute();
+    step.output = compute(step);
   }
 }
 
 // What the device samples and brings, enqueued behind the forward.
 void ModelRunner::sample(DeviceSampler& sampler) {
   CHECK(!is_on_cpu());
-  if (!step_.output->is_ok()) return;
-  step_.sampler = &sampler;
+  Step& step = newest();
+  if (!step.output->is_ok()) return;
+  step.sampler = &sampler;
   OpContext context{*arena_};
-  const TensorView logits = step_.output->value().logits.slice(0, 0, step_.num_logit_rows);
+  const TensorView logits = step.output->value().logits.slice(0, 0, step.num_logit_rows);
   const int64_t row_bytes = logits.size(1) * static_cast<int64_t>(sizeof(float));
   for (const int row : sampler.host_rows()) {
     ops_.copy_to_host(context, static_cast<char*>(host_logits_.data()) + row * row_bytes,
                       static_cast<const char*>(logits.raw_data()) + row * row_bytes, row_bytes);
   }
-  if (step_.num_logit_rows > 0) sampler.enqueue(context, logits);
+  // The forward has read its token ids.
+  if (step.num_logit_rows > 0) sampler.enqueue(context, logits, batch_builder_->token_ids(step.num_logit_rows));
+  if (marks_ != nullptr) marks_->record(&step == steps_.data() ? 0 : 1);
 }
 
 Result<ModelRunner::Output> ModelRunner::finish() {
+  CHECK(num_steps_ > 0);
+  Step& step = steps_[static_cast<size_t>(first_step_)];
   if (is_on_cpu()) step_thread_->wait();
-  RETURN_IF_ERROR(step_.output->status());
-  const StepOutput& output = step_.output->value();
-  CHECK(output.logits.size(0) >= step_.num_logit_rows);  // padded rows come last
+  RETURN_IF_ERROR(step.output->status());
+  const StepOutput& output = step.output->value();
+  CHECK(output.logits.size(0) >= step.num_logit_rows);  // padded rows come last
   CHECK(output.logits.is_contiguous());
-  CHECK(output.hidden.size(0) == step_.num_hidden_rows);
+  CHECK(output.hidden.size(0) == step.num_hidden_rows);
   OpContext context{*arena_};
-  if (!is_on_cpu() && step_.sampler == nullptr) {
+  if (!is_on_cpu() && step.sampler == nullptr) {
     ops_.copy_to_host(context, host_logits_.data(), output.logits.raw_data(),
-                      step_.num_logit_rows * output.logits.size(1) * static_cast<int64_t>(sizeof(float)));
+                      step.num_logit_rows * output.logits.size(1) * static_cast<int64_t>(sizeof(float)));
   }
-  ops_.synchronize(context);
-  if (step_.sampler != nullptr && step_.num_logit_rows > 0) step_.sampler->finish(context);
-  const size_t num_rows = static_cast<size_t>(step_.num_logit_rows);
+  if (marks_ != nullptr && step.sampler != nullptr) {
+    marks_->wait(first_step_);
+  } else {
+    ops_.synchronize(context);
+  }
+  if (step.sampler != nullptr && step.num_logit_rows > 0) step.sampler->finish(context);
+  const size_t num_rows = static_cast<size_t>(step.num_logit_rows);
   const void* logits = is_on_cpu() ? output.logits.raw_data() : host_logits_.data();
   Output on_host;
   on_host.logits = {static_cast<const float*>(logits), num_rows * static_cast<size_t>(output.logits.size(1))};
-  if (step_.num_hidden_rows > 0) on_host.hidden = hidden_floats(context, output.hidden);
+  if (step.num_hidden_rows > 0) on_host.hidden = hidden_floats(context, output.hidden);
+  first_step_ = (first_step_ + 1) % 2;
+  --num_steps_;
   return on_host;
 }
 

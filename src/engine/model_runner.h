@@ -5,6 +5,7 @@
 // thread.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -21,6 +22,7 @@
 #include "kv/kv_cache.h"
 #include "models/model.h"
 #include "ops/ops.h"
+#include "ops/work_marks.h"
 #include "tensor/arena.h"
 
 namespace quire {
@@ -59,7 +61,15 @@ class ModelRunner {
   // come between them: it enqueues what the sampler has been told. Without it all logits come to the host.
   void begin(const StepPlan& plan);
   void sample(DeviceSampler& sampler);
+  // The step that has begun first.
   Result<Output> finish();
+
+  // A second step may begin behind one that has been sampled, before it has ended: with the same rows, of one token
+  // each, which is what that step draws. To be sampled too; whatever it copies is for its own finish.
+  bool can_begin_behind() const {
+    return num_steps_ == 1 && steps_[static_cast<size_t>(first_step_)].sampler != nullptr;
+  }
+  void begin_behind(const StepPlan& plan);
 
   // Only the copies of a plan without rows; begin does them itself. Not while a step runs; likewise:
   void copy_pages(const StepPlan& plan);
@@ -77,6 +87,15 @@ class ModelRunner {
   KvCache& kv_cache() { return *kv_cache_; }
 
  private:
+  struct Step {
+    StepBatch* batch = nullptr;
+    BatchBuilder::Padding padding;
+    int num_logit_rows = 0;
+    int num_hidden_rows = 0;
+    DeviceSampler* sampler = nullptr;
+    std::optional<Result<StepOutput>> output;
+  };
+
   ModelRunner(Ops& ops, const Model& model, const ModelRunnerConfig& config)
       : ops_(ops), model_(model), config_(config) {}
   Status init();
@@ -88,7 +107,9 @@ class ModelRunner {
   void plan_attention(OpContext& context, StepBatch& batch);
   Result<StepOutput> forward(StepBatch& batch, Arena& arena, const KvCache& cache);
   BatchBuilder::Padding padding_of(const StepPlan& plan) const;
-  Result<StepOutput> compute();
+  Result<StepOutput> compute(const Step& step);
+  void begin(const StepPlan& plan, bool has_drawn_ids);
+  Step& newest() { return steps_[static_cast<size_t>((first_step_ + num_steps_ - 1) % 2)]; }
   bool is_on_cpu() const { return ops_.device().kind == DeviceKind::kCpu; }
 
   Ops& ops_;
@@ -106,18 +127,13 @@ class ModelRunner {
   double swap_bytes_per_second_ = 0.0;
   double prefill_tokens_per_second_ = 0.0;
   StepRecordings recordings_;
-  // The step that runs.
-  struct Step {
-    StepBatch* batch = nullptr;
-    BatchBuilder::Padding padding;
-    int num_logit_rows = 0;
-    int num_hidden_rows = 0;
-    DeviceSampler* sampler = nullptr;
-    std::optional<Result<StepOutput>> output;
-  };
-  Step step_;
-  DeviceBuffer host_logits_;  // where the device is not the host; likewise:
-  DeviceBuffer host_hidden_;  // as the device has them
+  // The steps that run, from first_step_ on. The mark of each stands behind what brings its tokens to the host.
+  std::array<Step, 2> steps_;
+  int first_step_ = 0;
+  int num_steps_ = 0;
+  std::unique_ptr<WorkMarks> marks_;  // null where the ops compute at once
+  DeviceBuffer host_logits_;          // where the device is not the host; likewise:
+  DeviceBuffer host_hidden_;          // as the device has them
   std::vector<float> hidden_floats_;
   std::unique_ptr<StepThread> step_thread_;  // on the CPU; last: it uses all of the above
 };

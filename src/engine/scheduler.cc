@@ -109,6 +109,7 @@ void Scheduler::put_due_first() {
 }
 
 const StepPlan& Scheduler::schedule() {
+  CHECK(!is_next_launched_);
   given_.clear();
   is_launched_ = false;
   if (has_new_due_) put_due_first();
@@ -118,6 +119,7 @@ const StepPlan& Scheduler::schedule() {
   schedule_prefills();
   number_logit_rows();
   std::swap(plan_, given_);
+  num_given_rows_ = given_.rows.size();
   return given_;
 }
 

@@ -8,9 +8,10 @@
 // request whose beginning another one is computing waits for those pages instead of computing them too. Whoever has
 // been passed over too often goes before all others.
 // While a step runs, what decodes may be given its row in the next step (plan_ahead); everything else is decided once
-// the step has ended. Pure logic over page numbers: no tensors, no clock. It owns the sequences. Runs on the engine's
-// thread. Four files: the step, what is planned ahead of it (scheduler_ahead.cc), who is admitted
-// (scheduler_admission.cc), who gives way (scheduler_preemption.cc).
+// the step has ended. Where those rows are all that the next step can have, it may be launched too. Pure logic over
+// page numbers: no tensors, no clock. It owns the sequences. Runs on the engine's thread. Four files: the step, what is
+// planned ahead of it (scheduler_ahead.cc), who is admitted (scheduler_admission.cc), who gives way
+// (scheduler_preemption.cc).
 #pragma once
 
 #include <cstdint>
@@ -69,6 +70,15 @@ class Scheduler {
   // and it has one seat; it will get a token before schedule() is called, or be finished. It gets no row yet where a
   // page must be copied or taken from another for it. No page is given back while the step runs.
   void plan_ahead(Sequence& sequence);
+
+  // Whether what is planned ahead may be launched behind the launched step, before that has ended: it has the same rows
+  // in the same order, and nobody else could be given anything. Rows whose sequence ends meanwhile are dropped from the
+  // plan; what is computed for them is nobody's.
+  bool can_launch_ahead() const;
+  // The plan to launch; valid until take_launched, which is called once the step ahead of it has been read, in place of
+  // schedule() for this one. It may have lost all of its rows.
+  const StepPlan& launch_ahead();
+  const StepPlan& take_launched();
 
   // The step has been computed: moves the rows on, unless it was launched, and drops the copies.
   void complete();
@@ -147,6 +157,9 @@ class Scheduler {
   StepPlan plan_;                                   // in the making
   StepPlan given_;                                  // the last one that schedule() gave
   bool is_launched_ = false;
+  size_t num_given_rows_ = 0;      // with those that have been dropped since it was launched
+  bool is_next_launched_ = false;  // plan_
+  size_t num_next_rows_ = 0;
   std::vector<std::vector<PageRef>> found_pages_;  // scratch
   std::vector<Sequence*> readers_;                 // of this step: those that still read their prompt
   bool has_new_due_ = false;

@@ -101,5 +101,81 @@ TEST(SchedulerAhead, AnOlderOneTakesThePageBack) {
   }
 }
 
+// As the engine does on a GPU: the next step is launched while one runs, and both are read in turn.
+TEST(SchedulerAhead, LaunchedBeforeTheStepIsRead) {
+  SchedulerHarness h(40, small_config());
+  Sequence* sequences[] = {h.add(6, {}), h.add(6, {.first_token = 20}), h.add(6, {.first_token = 30})};
+  step_ahead(h);
+  const int64_t first_step = h.pool.begin_step();
+  h.scheduler->schedule();
+  h.scheduler->launch();
+  for (Sequence* sequence : sequences) h.scheduler->plan_ahead(*sequence);
+  ASSERT_TRUE(h.scheduler->can_launch_ahead());
+  const int64_t second_step = h.pool.begin_step();
+  EXPECT_EQ(h.scheduler->launch_ahead().rows.size(), 3u);
+
+  // The first step is read: one ends, whose pages the second may still use.
+  h.pool.end_step(first_step);
+  h.scheduler->complete();
+  sequences[0]->token_ids.push_back(7);
+  h.scheduler->finish(sequences[1]);
+  sequences[2]->token_ids.push_back(7);
+  EXPECT_EQ(h.pool.num_retired(), 1);
+
+  // The second has lost its row; the others' logits are where they were.
+  const StepPlan& plan = h.scheduler->take_launched();
+  h.scheduler->launch();
+  ASSERT_EQ(plan.rows.size(), 2u);
+  EXPECT_EQ(plan.rows[0].sequence, sequences[0]);
+  EXPECT_EQ(plan.rows[1].sequence, sequences[2]);
+  EXPECT_EQ(plan.rows[1].first_logit_row, 2);
+  EXPECT_EQ(plan.rows[1].first_position, 7);
+  EXPECT_EQ(sequences[2]->num_computed_tokens, 8);
+  // What it draws does not lie as the rows of a third step would.
+  h.scheduler->plan_ahead(*sequences[0]);
+  h.scheduler->plan_ahead(*sequences[2]);
+  EXPECT_FALSE(h.scheduler->can_launch_ahead());
+  h.pool.end_step(second_step);
+  h.scheduler->complete();
+  EXPECT_EQ(h.pool.num_retired(), 0);
+  sequences[0]->token_ids.push_back(7);
+  sequences[2]->token_ids.push_back(7);
+  EXPECT_EQ(h.scheduler->schedule().rows.size(), 2u);
+  h.scheduler->complete();
+}
+
+TEST(SchedulerAhead, NotLaunchedWhereOthersCouldCome) {
+  SchedulerConfig config = small_config();
+  config.max_num_seqs = 2;
+  SchedulerHarness h(40, config);
+  Sequence* first = h.add(6, {});
+  step_ahead(h);
+  h.scheduler->schedule();
+  h.scheduler->launch();
+  h.scheduler->plan_ahead(*first);
+  EXPECT_TRUE(h.scheduler->can_launch_ahead());
+  Sequence* second = h.add(6, {.first_token = 20});
+  EXPECT_FALSE(h.scheduler->can_launch_ahead());  // there is a seat
+  h.scheduler->complete();
+  first->token_ids.push_back(7);
+  h.scheduler->schedule();
+  h.scheduler->launch();
+  h.scheduler->plan_ahead(*first);
+  EXPECT_FALSE(h.scheduler->can_launch_ahead());  // the second reads its prompt
+  h.scheduler->plan_ahead(*second);
+  h.add(6, {.first_token = 30});
+  h.scheduler->complete();
+  first->token_ids.push_back(7);
+  second->token_ids.push_back(7);
+  h.scheduler->schedule();
+  h.scheduler->launch();
+  h.scheduler->plan_ahead(*first);
+  h.scheduler->plan_ahead(*second);
+  EXPECT_TRUE(h.scheduler->can_launch_ahead());  // one waits, but all seats are taken
+  h.scheduler->complete();
+  first->token_ids.push_back(7);
+  second->token_ids.push_back(7);
+}
+
 }  // namespace
 }  // namespace quire

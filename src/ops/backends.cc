@@ -2,6 +2,7 @@
 
 #include "ops/cpu/cpu_ops.h"
 #include "ops/reference/reference_ops.h"
+#include "ops/work_marks.h"
 #ifdef QUIRE_HAS_CUDA
 #include "ops/cuda/cuda_ops.h"
 #endif
@@ -60,6 +61,15 @@ std::vector<TunedProduct> tuned_products([[maybe_unused]] const Ops& ops) {
   if (const auto* cuda_ops = dynamic_cast<const CudaOps*>(&ops); cuda_ops != nullptr) return cuda_ops->tuned_products();
 #endif
   return {};
+}
+
+std::unique_ptr<WorkMarks> create_work_marks([[maybe_unused]] const Ops& ops, [[maybe_unused]] int num_marks) {
+#ifdef QUIRE_HAS_CUDA
+  if (const auto* cuda_ops = dynamic_cast<const CudaOps*>(&ops); cuda_ops != nullptr) {
+    return cuda_ops->create_work_marks(num_marks);
+  }
+#endif
+  return nullptr;
 }
 
 Result<std::string> gpu_of_tuning([[maybe_unused]] int device_index) {

@@ -100,7 +100,8 @@ class CudaAttentionPlan final : public AttentionPlan {
   DeviceBuffer partials;     // [sequence][chunk][head][head_dim + 2] f32: unscaled sums, then largest score and weight
   DeviceBuffer counters;     // [sequence][part of the heads] i32: chunks done; zero between launches
   DeviceBuffer messages;     // [unit] kMessageBytes each; all bits are ones between launches
-  DeviceBuffer host_items;   // pinned: where both lists are made
+  DeviceBuffer host_items;   // pinned: where the lists are made, in two halves that take turns
+  int host_half = 0;         // the one that the last call has used: its copies may still be under way
   int num_decode_items = 0;  // blocks that do nothing included: the number rises in steps
   int num_prefill_items = 0;
   int num_decode_sequences = 0;

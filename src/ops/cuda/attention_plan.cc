@@ -65,9 +65,9 @@ Result<std::unique_ptr<AttentionPlan>> create_attention_plan(const AttentionGeom
   ASSIGN_OR_RETURN(plan->decode_items, allocate_zeros(max_items * int64_t{sizeof(DecodeItem)}));
   ASSIGN_OR_RETURN(plan->prefill_items, allocate_zeros(max_tiles * int64_t{sizeof(PrefillItem)}));
   ASSIGN_OR_RETURN(plan->prefill_sequences, allocate_zeros(num_sequences * int64_t{sizeof(PrefillSequence)}));
-  ASSIGN_OR_RETURN(plan->host_items,
-                   allocate_pinned(max_items * int64_t{sizeof(DecodeItem)} + max_tiles * int64_t{sizeof(PrefillItem)} +
-                                   num_sequences * int64_t{sizeof(PrefillSequence)} + num_sequences));
+  const int64_t host_bytes = max_items * int64_t{sizeof(DecodeItem)} + max_tiles * int64_t{sizeof(PrefillItem)} +
+                             num_sequences * int64_t{sizeof(PrefillSequence)} + num_sequences;
+  ASSIGN_OR_RETURN(plan->host_items, allocate_pinned(2 * ceil_div<int64_t>(host_bytes, 256) * 256));
   if (is_strict) {
     ASSIGN_OR_RETURN(plan->takes_prefill, allocate_zeros(num_sequences));
   }
@@ -85,10 +85,12 @@ Result<std::unique_ptr<AttentionPlan>> create_attention_plan(const AttentionGeom
 
 void plan_attention(cudaStream_t stream, CudaAttentionPlan& plan, const AttentionBatch& batch) {
   CHECK(batch.num_sequences <= std::max(1, plan.geometry.max_num_sequences));
-  // The last step's copies have ended: the engine has waited for it.
-  DecodeItem* const decode_items = static_cast<DecodeItem*>(plan.host_items.data());
-  PrefillItem* const prefill_items =
-      reinterpret_cast<PrefillItem*>(static_cast<char*>(plan.host_items.data()) + plan.decode_items.num_bytes());
+  // What lay in this half has been copied: the step before the last one has ended.
+  plan.host_half ^= 1;
+  char* const host_items =
+      static_cast<char*>(plan.host_items.data()) + plan.host_half * (plan.host_items.num_bytes() / 2);
+  DecodeItem* const decode_items = reinterpret_cast<DecodeItem*>(host_items);
+  PrefillItem* const prefill_items = reinterpret_cast<PrefillItem*>(host_items + plan.decode_items.num_bytes());
   PrefillSequence* const prefill_sequences =
       reinterpret_cast<PrefillSequence*>(reinterpret_cast<char*>(prefill_items) + plan.prefill_items.num_bytes());
   uint8_t* const takes_prefill = reinterpret_cast<uint8_t*>(prefill_sequences) + plan.prefill_sequences.num_bytes();

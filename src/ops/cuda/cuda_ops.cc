@@ -17,6 +17,7 @@
 #include "ops/cuda/logits.h"
 #include "ops/cuda/sampling.h"
 #include "ops/cuda/weights.h"
+#include "ops/cuda/work_marks.h"
 #include "ops/host_memory.h"
 
 namespace quire {
@@ -213,6 +214,11 @@ void CudaOps::copy_to_device(OpContext& context, void* device_data, const void* 
   CUDA_CHECK(cudaSetDevice(device_index_));
   CUDA_CHECK(cudaMemcpyAsync(device_data, host_data, static_cast<size_t>(num_bytes), cudaMemcpyHostToDevice,
                              stream_of(context)));
+}
+
+std::unique_ptr<WorkMarks> CudaOps::create_work_marks(int num_marks) const {
+  CUDA_CHECK(cudaSetDevice(device_index_));
+  return cuda::create_work_marks(stream_, num_marks);
 }
 
 void CudaOps::copy_to_host(OpContext& context, void* host_data, const void* device_data, int64_t num_bytes) {

@@ -14,6 +14,7 @@
 #include "base/thread_pool.h"
 #include "ops/backends.h"
 #include "ops/ops.h"
+#include "ops/work_marks.h"
 
 namespace quire {
 
@@ -96,6 +97,8 @@ class CudaOps final : public Ops {
 
   // For tests and benchmarks of single kernel rows.
   cuda::LinearLibrary* linear_library() const { return library_.get(); }
+
+  std::unique_ptr<WorkMarks> create_work_marks(int num_marks) const;
 
  private:
   // Float weights become what weight_quantization_ says.

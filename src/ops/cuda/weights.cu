@@ -85,7 +85,9 @@ __global__ void embedding_kernel(T* y, int64_t y_stride, DeviceWeight table, con
   const int64_t token = blockIdx.x;
   const int64_t k = int64_t{blockIdx.y} * blockDim.x + threadIdx.x;
   if (k >= table.k) return;
-  y[token * y_stride + k] = from_float<T>(load_weight(table, 0, ids[token], k) * scale);
+  // A token that could not be drawn is -1: what is computed of it is not used, but must not read elsewhere.
+  const int32_t id = max(ids[token], 0);
+  y[token * y_stride + k] = from_float<T>(load_weight(table, 0, id, k) * scale);
 }
 
 template <typename T>
