@@ -142,22 +142,28 @@ bool make_plan(Plan& plan, const DecoderStep& step, int num_blocks) {
   plan.shape = {hidden, intermediate, query_size, kv_size, kv.head_dim};
 
   // Offsets into the shape's memory first.
-  int64_t num_bytes = (step::kNumParts + 1) * step::kCounterStride * 4;
+  constexpr int64_t kCounterBytes = 1024;
+  static_assert((step::kNumParts + 1) * step::kCounterStride * 4 <= kCounterBytes);
+  int64_t num_bytes = kCounterBytes;
   const auto take = [&](int64_t count, int64_t bytes) {
     const int64_t offset = num_bytes;
     num_bytes += (count * bytes + 255) / 256 * 256;
     return offset;
   };
   const auto values = [&](int64_t count) { return reinterpret_cast<void*>(take(count, 2)); };
-  args.exchange = {
-      .qkv = values(query_size + 2 * kv_size),
-      .mixed = values(query_size),
-      .middle = values(hidden),
-      .gated = values(intermediate),
-      .x = values(hidden),
-      .partials = reinterpret_cast<uint64_t*>(take(int64_t{step::kMostChunks} * step.num_heads * (kv.head_dim + 2), 8)),
-      .counters = nullptr,
-      .claims = static_cast<uint32_t*>(reinterpret_cast<void*>(take(step::kMostLayers * step::kNumProducts, 4)))};
+  step::Exchange& exchange = args.exchange;
+  exchange.qkv = values(query_size + 2 * kv_size);
+  exchange.mixed = values(query_size);
+  exchange.middle = values(hidden);
+  exchange.gated = values(intermediate);
+  exchange.x = values(hidden);
+  exchange.copies = reinterpret_cast<char*>(kCounterBytes);
+  exchange.copy_bytes = static_cast<int>(num_bytes - kCounterBytes);
+  num_bytes += exchange.copy_bytes;
+  exchange.partials =
+      reinterpret_cast<uint64_t*>(take(int64_t{step::kMostChunks} * step.num_heads * (kv.head_dim + 2), 8));
+  exchange.counters = nullptr;
+  exchange.claims = static_cast<uint32_t*>(reinterpret_cast<void*>(take(step::kMostLayers * step::kNumProducts, 4)));
   plan.memory_bytes = num_bytes;
   return true;
 }
@@ -182,14 +188,18 @@ Result<DecoderStepMemory> DecoderStepMemory::create() {
   return Result<DecoderStepMemory>(std::move(memory));
 }
 
-char* DecoderStepMemory::find(const Shape& shape, int64_t num_bytes) {
+char* DecoderStepMemory::find(const Shape& shape, int64_t num_bytes, bool& is_new) {
   char* const base = static_cast<char*>(memory_.data());
   for (const Part& part : parts_) {
-    if (part.shape == shape) return base + part.offset;
+    if (part.shape == shape) {
+      is_new = false;
+      return base + part.offset;
+    }
   }
   if (num_used_ + num_bytes > memory_.num_bytes()) return nullptr;
   parts_.push_back({shape, num_used_});
   num_used_ += num_bytes;
+  is_new = true;
   return base + parts_.back().offset;
 }
 
@@ -197,7 +207,8 @@ bool decoder_step(cudaStream_t stream, DecoderStepMemory& memory, const DecoderS
   Plan plan;
   const int num_blocks = num_multiprocessors();
   if (!make_plan(plan, step, num_blocks)) return false;
-  char* const base = memory.find(plan.shape, plan.memory_bytes);
+  bool is_new = false;
+  char* const base = memory.find(plan.shape, plan.memory_bytes, is_new);
   if (base == nullptr) return false;
   step::Exchange& exchange = plan.args.exchange;
   place_at(exchange.qkv, base);
@@ -207,6 +218,10 @@ bool decoder_step(cudaStream_t stream, DecoderStepMemory& memory, const DecoderS
   place_at(exchange.x, base);
   place_at(exchange.partials, base);
   place_at(exchange.claims, base);
+  place_at(exchange.copies, base);
+  if (is_new) {
+    CUDA_CHECK(cudaMemsetAsync(exchange.copies, 0xff, 2 * static_cast<size_t>(exchange.copy_bytes), stream));
+  }
   exchange.counters = reinterpret_cast<uint32_t*>(base);
   const StepLaunch launch{.stream = stream,
                           .args = plan.args,

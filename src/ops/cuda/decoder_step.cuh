@@ -23,6 +23,7 @@ struct Source {
   const float* norm;  // or null
   int count;
   Part part;
+  bool is_sent;  // else it was there before the launch
 };
 
 // Waits for the inputs, and lays them into shared memory, normed where that is asked for. Returns what products are
@@ -52,10 +53,24 @@ __device__ __forceinline__ float take_inputs(const Args& args, Shared& shared, P
   uint4 loaded[kVectors];
 #pragma unroll
   for (int v = 0; v < kVectors; ++v) {
-    loaded[v] = uint4{0, 0, 0, 0};
-    if (place_of(v) < source.count) {
-      loaded[v] = load_vector_of_others(static_cast<const char*>(source.x) + 2 * place_of(v));
+    const uint32_t word = place_of(v) < source.count ? kNothing : 0;
+    loaded[v] = uint4{word, word, word, word};
+  }
+  Patience patience;
+  bool is_left = true;
+#pragma unroll 1
+  while (is_left) {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      if (!have_come(loaded[v])) {
+        loaded[v] = load_vector_of_others(static_cast<const char*>(source.x) + 2 * place_of(v));
+      }
     }
+    is_left = false;
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) is_left |= !have_come(loaded[v]);
+    is_left &= source.is_sent;
+    patience.spend();
   }
   const auto value_of = [&](int v, int i) {
     const uint32_t pair = i / 2 == 0 ? loaded[v].x : i / 2 == 1 ? loaded[v].y : i / 2 == 2 ? loaded[v].z : loaded[v].w;
@@ -107,6 +122,15 @@ __device__ __forceinline__ float take_inputs(const Args& args, Shared& shared, P
   return up;
 }
 
+// The last warp of those that compute lays the block's share of a copy back to kNothing.
+__device__ __forceinline__ bool thread_clears() { return threadIdx.x / 32 == kWarps - 1; }
+__device__ __forceinline__ void clear_share(char* copy, int copy_bytes) {
+  const int stride = static_cast<int>(gridDim.x) * 32 * 16;
+  for (int at = static_cast<int>(blockIdx.x * 32 + threadIdx.x % 32) * 16; at < copy_bytes; at += stride) {
+    asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %1, %1, %1};" ::"l"(copy + at), "r"(kNothing) : "memory");
+  }
+}
+
 // The warps that compute. Products: Rows or Panels.
 template <typename T, typename Products, int D>
 __device__ __forceinline__ void compute_step(const Args& args, Shared& shared, Products& products) {
@@ -138,8 +162,12 @@ __device__ __forceinline__ void compute_step(const Args& args, Shared& shared, P
       const uint32_t target = part == kAttentionDone
                                   ? launch.attention_target + static_cast<uint32_t>(launch.num_telling * (layer + 1))
                                   : of_epoch * gridDim.x;
-      wait_for_part(shared.progress, counter_of(part), target, release_of(of_epoch, part), fresh_thread());
+      wait_for_part(shared.progress, counter_of(part), target, release_of(of_epoch, part), part == kDownDone,
+                    fresh_thread());
     };
+    const int copy = static_cast<int>(epoch_of(layer) % 2) * exchange.copy_bytes;
+    const int other_copy = exchange.copy_bytes - copy;
+    const auto in_copy = [](void* first, int offset) -> void* { return static_cast<char*>(first) + offset; };
     const auto tell = [&](int part, int product) {
       tell_part(shared.progress, counter_of(part), static_cast<uint32_t>(layer * kNumProducts + product + 1),
                 fresh_thread());
@@ -152,24 +180,28 @@ __device__ __forceinline__ void compute_step(const Args& args, Shared& shared, P
       void* y;
       int done;
       if (product == kQkv) {
-        source = {layer == 0 ? args.x : exchange.x, own_layer.attention_norm, args.hidden, kDownDone};
-        y = exchange.qkv;
+        source = {layer == 0 ? args.x : in_copy(exchange.x, other_copy), own_layer.attention_norm, args.hidden,
+                  kDownDone, layer > 0};
+        y = in_copy(exchange.qkv, copy);
         done = kQkvDone;
       } else if (product == kOutput) {
-        source = {exchange.mixed, nullptr, args.num_heads * D, kAttentionDone};
-        y = exchange.middle;
+        source = {in_copy(exchange.mixed, copy), nullptr, args.num_heads * D, kAttentionDone, true};
+        y = in_copy(exchange.middle, copy);
         done = kOutputDone;
       } else if (product == kGateUp) {
-        source = {exchange.middle, own_layer.mlp_norm, args.hidden, kOutputDone};
-        y = exchange.gated;
+        source = {in_copy(exchange.middle, copy), own_layer.mlp_norm, args.hidden, kOutputDone, true};
+        y = in_copy(exchange.gated, copy);
         done = kGateUpDone;
       } else {
-        source = {exchange.gated, nullptr, args.intermediate, kGateUpDone};
-        y = is_last ? args.y : exchange.x;
+        source = {in_copy(exchange.gated, copy), nullptr, args.intermediate, kGateUpDone, true};
+        y = is_last ? args.y : in_copy(exchange.x, copy);
         done = kDownDone;
       }
       const auto wait = [&] {
+        // What was laid back while gate_up was computed is so for all who hear that down is done.
+        if (product == kDown && thread_clears()) asm volatile("fence.acq_rel.gpu;" ::: "memory");
         if (product > 0 || layer > 0) wait_for(source.part, product == kQkv ? layer - 1 : layer);
+        if (product == kGateUp && thread_clears()) clear_share(exchange.copies + other_copy, exchange.copy_bytes);
       };
       if (products.has_units(product)) {
         const float scale = take_inputs<T>(args, shared, products, source, wait);
@@ -182,7 +214,7 @@ __device__ __forceinline__ void compute_step(const Args& args, Shared& shared, P
           } else {
             stored = products.add_residual(output, sum);
           }
-          static_cast<T*>(y)[output] = stored;
+          send(static_cast<T*>(y) + output, stored);
         });
       } else {
         wait();
@@ -192,11 +224,12 @@ __device__ __forceinline__ void compute_step(const Args& args, Shared& shared, P
         Attention<T, D> attention{.args = args,
                                   .layer = own_layer,
                                   .epoch = epoch_of(layer),
+                                  .copy = copy,
                                   .shared = products.memory + args.inputs_at,
                                   .stats = shared.stats,
                                   .length = launch.length,
                                   .thread = fresh_thread()};
-        attention.run(products, [&] { wait_for(kQkvDone, layer); });
+        attention.run(products);
         if (static_cast<int>(blockIdx.x) < launch.num_telling) tell(kAttentionDone, product);
       }
     }

@@ -15,7 +15,7 @@ class DecoderStepMemory {
  public:
   static Result<DecoderStepMemory> create();
 
-  // The part of a shape; null where no room is left. The same shape gets the same part.
+  // The part of a shape; null where no room is left. The same shape gets the same part. `is_new`: it is all zeros.
   struct Shape {
     int64_t hidden = 0;
     int64_t intermediate = 0;
@@ -24,7 +24,7 @@ class DecoderStepMemory {
     int64_t head_dim = 0;
     bool operator==(const Shape&) const = default;
   };
-  char* find(const Shape& shape, int64_t num_bytes);
+  char* find(const Shape& shape, int64_t num_bytes, bool& is_new);
 
  private:
   struct Part {

@@ -1,12 +1,17 @@
 // What the kernel of decoder_step.cuh is given, and how its blocks tell one another what they have computed.
 //
-// Each of a layer's five parts has a counter, which a block raises when its share of the part is in memory. Whoever
-// needs the part's results waits for the counter to reach its target: counters are never cleared, targets rise with the
-// epoch, a count of layers that goes on from launch to launch. One thread of a block asks, the others look at a flag in
-// shared memory. (Words that carry their epoch, for which everybody asks, took three times as long: 132 blocks asking
-// for the same lines again and again kept everything else waiting.) Nobody writes a result anew before all its readers
-// are done: a block reads the results of one part before it tells that its share of the next one is there, and it tells
-// so only when the part before is complete.
+// Results are messages: a place holds what no result is (kNothing, a NaN that arithmetic does not make) until one has
+// come, so that no fence must stand between a result and the news of it. Each of a layer's parts has a counter beside,
+// which a block raises when it has sent its share; whoever needs the part's results waits for the counter to reach its
+// target, then reads until nothing is missing. Counters are never cleared, targets rise with the epoch, a count of
+// layers that goes on from launch to launch. One thread of a block asks for the counter, the others look at a flag in
+// shared memory. (Without counters 132 blocks ask for the same lines again and again, which keeps everything else
+// waiting: a layer took 78 us.) New rows of qkv have few readers, who ask for nothing but the messages.
+//
+// Results of a layer lie in one of two copies, in turn. While gate_up of a layer is computed nobody needs those of the
+// layer before any more, since a block reads the results of one part before it tells that it has sent its share of the
+// next one: then each block lays a share of that copy back to kNothing, and fences before it tells that down is done,
+// the last part before the copy is written again.
 #pragma once
 
 #include <type_traits>
@@ -52,6 +57,8 @@ struct Exchange {
   uint64_t* partials;  // attention's: [chunk][head][head_dim + 2]: a float and the epoch
   uint32_t* counters;  // of parts, 32 apart; then the epoch of the last layer so far, and the blocks that are done
   uint32_t* claims;    // [layer][product]: chunks of rows that blocks have taken; zeros between launches
+  char* copies;        // the first four and x lie in the first of two copies
+  int copy_bytes;
 };
 constexpr int kCounterStride = 32;
 
@@ -206,10 +213,18 @@ struct Patience {
   }
 };
 
-__device__ __forceinline__ uint32_t load_counter(const uint32_t* counter) {
+template <bool kAcquires>
+__device__ __forceinline__ void wait_for_counter(const uint32_t* counter, uint32_t target) {
+  Patience patience;
   uint32_t x;
-  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(counter) : "memory");
-  return x;
+  do {
+    if constexpr (kAcquires) {
+      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(counter) : "memory");
+    } else {
+      asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(counter) : "memory");
+    }
+    patience.spend();
+  } while (static_cast<int32_t>(x - target) < 0);
 }
 
 // What a block's warps share about parts.
@@ -222,33 +237,34 @@ __device__ __forceinline__ uint32_t release_of(uint32_t epoch, int part) {
   return epoch * 8 + static_cast<uint32_t>(part);
 }
 
-// All lanes, all warps of the block: until the counter has reached the target.
+// All lanes, all warps of the block: until the counter has reached the target. Acquires: see above of copies.
 __device__ __forceinline__ void wait_for_part(Progress& progress, const uint32_t* counter, uint32_t target,
-                                              uint32_t release, int thread) {
+                                              uint32_t release, bool acquires, int thread) {
   if (thread % 32 == 0) {
     Patience patience;
     volatile uint32_t* const released = &progress.released;
     if (thread == 0) {
-      while (static_cast<int32_t>(load_counter(counter) - target) < 0) patience.spend();
-      __threadfence_block();
+      if (acquires) {
+        wait_for_counter<true>(counter, target);
+      } else {
+        wait_for_counter<false>(counter, target);
+      }
       *released = release;
     } else {
       while (static_cast<int32_t>(*released - release) < 0) patience.spend();
-      __threadfence_block();
     }
   }
   __syncwarp();
 }
-// All lanes, all warps of the block, behind what they have stored. `finished`: products, this one counted.
+// All lanes, all warps of the block, behind what they have sent. `finished`: products, this one counted.
 __device__ __forceinline__ void tell_part(Progress& progress, uint32_t* counter, uint32_t finished, int thread) {
   __syncwarp();
   if (thread % 32 != 0) return;
   __threadfence_block();
   if (atomicAdd(&progress.arrived, 1u) != kWarps - 1) return;
+  asm volatile("red.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
   progress.arrived = 0;
   *static_cast<volatile uint32_t*>(&progress.finished) = finished;
-  __threadfence();
-  asm volatile("red.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
 }
 
 // What does not change during a launch.
@@ -298,10 +314,23 @@ __device__ __forceinline__ uint4 load_vector_of_others(const void* source) {
   return x;
 }
 template <typename T>
-__device__ __forceinline__ float load_of_others(const T* source) {
+__device__ __forceinline__ uint32_t load_bits_of_others(const T* source) {
   uint16_t bits;
   asm volatile("ld.relaxed.gpu.global.u16 %0, [%1];" : "=h"(bits) : "l"(source) : "memory");
-  return float_of<T>(bits);
+  return bits;
+}
+
+// Two of T, neither of which a result is: f16 and bf16 results that are no numbers are 0x7fff.
+constexpr uint32_t kNothing = 0xffffffffu;
+constexpr uint32_t kHalfNothing = 0xffffu;
+__device__ __forceinline__ bool have_come(const uint4& x) {
+  return (__vcmpeq2(x.x, kNothing) | __vcmpeq2(x.y, kNothing) | __vcmpeq2(x.z, kNothing) | __vcmpeq2(x.w, kNothing)) ==
+         0;
+}
+template <typename T>
+__device__ __forceinline__ void send(T* target, T x) {
+  asm volatile("st.relaxed.gpu.global.u16 [%0], %1;" ::"l"(target), "h"(*reinterpret_cast<const uint16_t*>(&x))
+               : "memory");
 }
 
 // Floats that carry the epoch: for few readers.

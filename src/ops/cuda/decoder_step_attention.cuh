@@ -30,6 +30,7 @@ struct Attention {
   const Args& args;
   const LayerArgs& layer;
   uint32_t epoch;
+  int copy;       // offset of the layer's copy of results
   char* shared;   // the new rows; later sums of warps
   float2* stats;  // [warp][head]: largest score, and weight
   int length;     // keys, with the new one
@@ -39,6 +40,9 @@ struct Attention {
   __device__ __forceinline__ int warp() const { return thread / 32; }
   __device__ __forceinline__ int group_size() const { return args.num_heads / args.num_kv_heads; }
 
+  __device__ __forceinline__ T* mixed() const {
+    return reinterpret_cast<T*>(static_cast<char*>(args.exchange.mixed) + copy);
+  }
   __device__ __forceinline__ const char* row_of(int row) const { return shared + row * kPitch * 2; }
 
   // The queries of the KV head's group, rotated, then the new key and value, into shared memory; and the latter two
@@ -62,9 +66,16 @@ struct Attention {
       const int first = args.is_interleaved || is_v ? 2 * pair : pair;
       const int second = args.is_interleaved || is_v ? first + 1 : pair + D / 2;
       const int head = row < group ? kv_head * group + row : args.num_heads + kv_head + (is_v ? args.num_kv_heads : 0);
-      const T* const source = static_cast<const T*>(args.exchange.qkv) + head * D;
-      float a = load_of_others(source + first);
-      float b = load_of_others(source + second);
+      const T* const source = reinterpret_cast<const T*>(static_cast<const char*>(args.exchange.qkv) + copy) + head * D;
+      uint32_t bits[2];
+      Patience patience;
+      do {
+        bits[0] = load_bits_of_others(source + first);
+        bits[1] = load_bits_of_others(source + second);
+        patience.spend();
+      } while (bits[0] == kHalfNothing || bits[1] == kHalfNothing);
+      float a = float_of<T>(bits[0]);
+      float b = float_of<T>(bits[1]);
       if (!is_v) {
         const float rotated = __fsub_rn(__fmul_rn(a, rows.cosine), __fmul_rn(b, rows.sine));
         b = __fadd_rn(__fmul_rn(b, rows.cosine), __fmul_rn(a, rows.sine));
@@ -186,31 +197,27 @@ struct Attention {
     return static_cast<int>(blockIdx.x) <
            (count == 1 ? args.num_kv_heads : max(count * args.num_kv_heads, args.num_heads));
   }
-  // The block's units, and then its heads of the merge. wait() is called before qkv is read, once.
-  template <typename Products, typename Wait>
-  __device__ __forceinline__ void run(Products& products, const Wait& wait) {
+  // The block's units, and then its heads of the merge.
+  template <typename Products>
+  __device__ __forceinline__ void run(Products& products) {
     const Chunks chunks = chunks_of(length);
     const int num_units = chunks.count * args.num_kv_heads;
     const int num_blocks = static_cast<int>(gridDim.x);
     const int block = static_cast<int>(blockIdx.x);
     for (int unit = block; unit < num_units; unit += num_blocks) {
-      take_unit(products, unit % args.num_kv_heads, unit / args.num_kv_heads, chunks, [&] {
-        if (unit == block) wait();
-      });
+      take_unit(products, unit % args.num_kv_heads, unit / args.num_kv_heads, chunks);
     }
-    if (block >= num_units) wait();
     if (chunks.count == 1) return;
+    if (block >= num_units) sync_warps();  // no warp tells of its heads before all have told of qkv
     for (int head = block; head < args.num_heads; head += num_blocks) merge_chunks(head, chunks.count);
   }
 
-  template <typename Products, typename Wait>
-  __device__ __forceinline__ void take_unit(Products& products, int kv_head, int chunk, const Chunks& chunks,
-                                            const Wait& wait) {
+  template <typename Products>
+  __device__ __forceinline__ void take_unit(Products& products, int kv_head, int chunk, const Chunks& chunks) {
     const int group = group_size();
     const int begin = chunk * chunks.size;
     const int num_steps = num_steps_of(chunks, chunk, length);
     const NewRows new_rows = prepare_new_rows();
-    wait();
     sync_warps();  // all warps are done with the inputs that lay in shared memory, or with the unit before
     thread = fresh_thread();
     take_new_rows(new_rows, kv_head, chunk == chunks.count - 1);
@@ -267,8 +274,7 @@ struct Attention {
         }
         const int own_head = kv_head * group + head;
         if (chunks.count == 1) {
-          static_cast<T*>(args.exchange.mixed)[own_head * D + d] =
-              from_float<T>(all_weight == 0 ? 0.0f : sum / all_weight);
+          send(mixed() + own_head * D + d, from_float<T>(all_weight == 0 ? 0.0f : sum / all_weight));
         } else {
           uint64_t* const words = args.exchange.partials + (int64_t{chunk} * args.num_heads + own_head) * (D + 2);
           publish(words + d, sum, epoch);
@@ -312,7 +318,7 @@ struct Attention {
       sum += part * factor;
       weight += __shfl_sync(0xffffffffu, own.y, c) * factor;
     }
-    static_cast<T*>(args.exchange.mixed)[head * D + d] = from_float<T>(weight == 0 ? 0.0f : sum / weight);
+    send(mixed() + head * D + d, from_float<T>(weight == 0 ? 0.0f : sum / weight));
   }
 };
 

@@ -336,5 +336,44 @@ TEST(CudaDecoderStep, Refusals) {
   EXPECT_FALSE(is_taken({.head_dim = 96}));
 }
 
+// Blocks tell one another results that are no numbers too; and nothing of them is left for the next step. A recorded
+// step gives the same bits.
+TEST(CudaDecoderStep, NoNumbersAndRecordings) {
+  for (const bool is_f8 : {true, false}) {
+    const std::unique_ptr<Gpu> gpu = make_gpu(is_f8);
+    SKIP_WITHOUT_GPU(gpu);
+    TestRandom random(97);
+    for (const DType dtype : {DType::kBF16, DType::kF16}) {
+      const StackCase c{.format = dtype == DType::kBF16 ? FormatId::kBF16 : FormatId::kF16,
+                        .dtype = dtype,
+                        .num_layers = 5,
+                        .length = 600};
+      CudaDecoderStack stack(*gpu, random, c);
+      DeviceMatrix x(*gpu, dtype, 1, c.hidden);
+      DeviceMatrix y(*gpu, dtype, 1, c.hidden);
+      DeviceMatrix pages = stack.make_pages();
+      std::vector<float> values = round_all(dtype, random.normals(c.hidden));
+      x.fill(values);
+      ASSERT_TRUE(stack.run_step(y.view(), x.view(), pages));
+      const std::vector<float> expected = y.values();
+      std::vector<float> broken = values;
+      broken[3] = std::numeric_limits<float>::quiet_NaN();
+      broken[7] = -std::numeric_limits<float>::quiet_NaN();
+      x.fill(broken);
+      ASSERT_TRUE(stack.run_step(y.view(), x.view(), pages));
+      for (const float value : y.values()) ASSERT_TRUE(std::isnan(value));
+      x.fill(values);
+      gpu->ops().begin_recording(gpu->context());
+      ASSERT_TRUE(stack.run_step(y.view(), x.view(), pages));
+      const std::unique_ptr<Ops::Recording> recording = gpu->ops().end_recording(gpu->context());
+      for (int run = 0; run < 3; ++run) {
+        y.fill(std::vector<float>(static_cast<size_t>(c.hidden)));
+        gpu->ops().replay(gpu->context(), *recording);
+        EXPECT_TRUE(equal_bits(y.values(), expected)) << "run " << run;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace quire
