@@ -124,7 +124,8 @@ Result<std::unique_ptr<CudaOps>> CudaOps::create(const BackendOptions& options) 
   std::unique_ptr<CudaOps> ops(new CudaOps(options, std::move(description)));
   CUDA_CHECK(cudaStreamCreate(&ops->stream_));
   ASSIGN_OR_RETURN(ops->library_, cuda::LinearLibrary::create(options.tuned_products, options.is_tuning));
-  if (ops->forced_kernel("decoder_step") == "on") {
+  if (const bool is_free = options.forced_kernels.empty() && !options.is_strict && !options.is_tuning;
+      is_free || ops->forced_kernel("decoder_step") == "on") {
     ASSIGN_OR_RETURN(cuda::DecoderStepMemory memory, cuda::DecoderStepMemory::create());
     ops->decoder_step_memory_ = std::make_unique<cuda::DecoderStepMemory>(std::move(memory));
   }
@@ -514,10 +515,9 @@ void CudaOps::rope_and_attention(OpContext& context, TensorView out, const Query
 bool CudaOps::decoder_step(OpContext& context, const DecoderStep& step) {
   CHECK(step.y.size(0) == step.x.size(0));
   CHECK(step.y.size(1) == step.x.size(1));
-  // Faster than the ops one after another for e4m3 weights, not for others: docs/gpu_kernels.md. Its sums have an order
-  // of their own.
+  // Its sums have an order of their own.
   if (decoder_step_memory_ == nullptr || is_strict_) return false;
-  return cuda::decoder_step(stream_of(context), *decoder_step_memory_, step);
+  return cuda::decoder_step(stream_of(context), *decoder_step_memory_, step, forced_kernel("decoder_step") == "on");
 }
 
 void CudaOps::sample(OpContext& context, TensorView ids, ConstTensorView logits, const SamplingRow* rows) {

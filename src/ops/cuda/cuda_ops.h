@@ -121,7 +121,7 @@ class CudaOps final : public Ops {
   std::map<std::string, std::string, std::less<>> forced_kernels_;
   ThreadPool pool_;  // packs weights
   std::unique_ptr<cuda::LinearLibrary> library_;
-  std::unique_ptr<cuda::DecoderStepMemory> decoder_step_memory_;  // null unless the kernel is asked for
+  std::unique_ptr<cuda::DecoderStepMemory> decoder_step_memory_;  // null where other kernels are asked for
 };
 
 }  // namespace quire

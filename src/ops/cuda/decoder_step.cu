@@ -203,10 +203,11 @@ char* DecoderStepMemory::find(const Shape& shape, int64_t num_bytes, bool& is_ne
   return base + parts_.back().offset;
 }
 
-bool decoder_step(cudaStream_t stream, DecoderStepMemory& memory, const DecoderStep& step) {
+bool decoder_step(cudaStream_t stream, DecoderStepMemory& memory, const DecoderStep& step, bool is_asked_for) {
   Plan plan;
   const int num_blocks = num_multiprocessors();
   if (!make_plan(plan, step, num_blocks)) return false;
+  if (!is_asked_for && plan.kind.layout != Kind::Layout::kF8Rows) return false;
   bool is_new = false;
   char* const base = memory.find(plan.shape, plan.memory_bytes, is_new);
   if (base == nullptr) return false;

@@ -36,7 +36,8 @@ class DecoderStepMemory {
   std::vector<Part> parts_;
 };
 
-// False where the step is not of the kind that the kernel takes; then nothing was done.
-bool decoder_step(cudaStream_t stream, DecoderStepMemory& memory, const DecoderStep& step);
+// False where the step is not of the kind that the kernel takes; then nothing was done. Unless it is asked for it takes
+// e4m3 weights alone, with which it is faster than the ops one after another (docs/gpu_kernels.md).
+bool decoder_step(cudaStream_t stream, DecoderStepMemory& memory, const DecoderStep& step, bool is_asked_for);
 
 }  // namespace quire::cuda

@@ -336,6 +336,32 @@ TEST(CudaDecoderStep, Refusals) {
   EXPECT_FALSE(is_taken({.head_dim = 96}));
 }
 
+// Who asks for nothing gets the kernel with e4m3 weights; not who asks for other kernels, or for one order of sums.
+TEST(CudaDecoderStep, IsTakenForE4m3) {
+  const auto is_taken = [](const std::map<std::string, std::string>& forced, WeightQuantization quantization,
+                           bool is_strict = false) {
+    const std::unique_ptr<Gpu> gpu = Gpu::create(forced, Compute::kAuto, quantization, is_strict);
+    if (gpu == nullptr) return false;
+    TestRandom random(96);
+    CudaDecoderStack stack(*gpu, random, {});
+    DeviceMatrix x(*gpu, DType::kBF16, 1, stack.stack_case().hidden);
+    DeviceMatrix y(*gpu, DType::kBF16, 1, stack.stack_case().hidden);
+    DeviceMatrix pages = stack.make_pages();
+    x.fill(round_all(DType::kBF16, random.normals(stack.stack_case().hidden)));
+    const bool taken = stack.run_step(y.view(), x.view(), pages);
+    gpu->synchronize();
+    return taken;
+  };
+  SKIP_WITHOUT_GPU(Gpu::create());
+  EXPECT_TRUE(is_taken({}, WeightQuantization::kF8));
+  EXPECT_TRUE(is_taken({{"decoder_step", "on"}}, WeightQuantization::kF8));
+  EXPECT_TRUE(is_taken({{"decoder_step", "on"}, {"linear", "gemv"}}, WeightQuantization::kNone));
+  EXPECT_FALSE(is_taken({}, WeightQuantization::kNone));
+  EXPECT_FALSE(is_taken({{"decoder_step", "off"}}, WeightQuantization::kF8));
+  EXPECT_FALSE(is_taken({{"linear", "gemv"}}, WeightQuantization::kF8));
+  EXPECT_FALSE(is_taken({}, WeightQuantization::kF8, /*is_strict=*/true));
+}
+
 // Blocks tell one another results that are no numbers too; and nothing of them is left for the next step. A recorded
 // step gives the same bits.
 TEST(CudaDecoderStep, NoNumbersAndRecordings) {
