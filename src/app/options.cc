@@ -155,8 +155,8 @@ void add_engine_flags(CLI::App& parser, EngineFlags& flags) {
   parser
       .add_option(
           "--kernel", flags.kernels,
-          "Force a kernel row where it fits (quire doctor lists those that are chosen): op=row; may be given again; on a "
-          "GPU decoder_step=on or off too: a step of one token as one kernel, which else e4m3 weights have")
+          "Force a kernel row where it fits (quire doctor lists those that are chosen): op=row; may be given again; on "
+          "a GPU decoder_step=on or off too: a step of one token as one kernel, which else e4m3 weights have")
       ->group(group)
       ->check(CLI::Validator(
           [](std::string& text) {
