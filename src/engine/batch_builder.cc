@@ -70,10 +70,10 @@ void BatchBuilder::shape(int num_rows, int num_tokens, int num_output_rows, int6
   for (auto& slots : slots_) slots = take<int64_t>(1, num_tokens, false);
 }
 
-void BatchBuilder::finish(OpContext& context, int num_rows, int num_tokens, bool has_drawn_ids) {
-  // Token ids come first.
+void BatchBuilder::finish(OpContext& context, int num_rows, int num_tokens, int num_drawn_ids) {
+  // Token ids come first. Those of padded rows are never there.
   const char* host = reinterpret_cast<const char*>(token_ids_.host);
-  const int64_t begin = has_drawn_ids ? aligned(int64_t{num_tokens} * 4) : 0;
+  const int64_t begin = int64_t{num_drawn_ids} * 4;
   ops_.copy_to_device(context, static_cast<char*>(device_block_.data()) + begin, host + begin, used_bytes_ - begin);
   batch_.num_tokens = num_tokens;
   batch_.token_ids = token_ids_.device;
@@ -163,7 +163,7 @@ StepBatch& BatchBuilder::build(OpContext& context, const StepPlan& plan, const P
     for (auto& slots : slots_) slots.host[token] = -1;
   }
   CHECK(hidden_row - logit_row == plan.num_hidden_rows);
-  finish(context, num_rows, num_tokens, has_drawn_ids);
+  finish(context, num_rows, num_tokens, has_drawn_ids ? plan.num_tokens : 0);
   return batch_;
 }
 
@@ -186,7 +186,7 @@ StepBatch& BatchBuilder::build_profile(OpContext& context, const ProfileShape& p
   if (is_pooled) std::iota(output_rows_.host + num_rows, output_rows_.host + num_rows + num_tokens, 0);
   for (auto& table : page_tables_) std::fill_n(table.host, num_rows * num_pages, 0);
   for (auto& slots : slots_) std::fill_n(slots.host, num_tokens, int64_t{-1});
-  finish(context, num_rows, num_tokens, /*has_drawn_ids=*/false);
+  finish(context, num_rows, num_tokens, /*num_drawn_ids=*/0);
   return batch_;
 }
 

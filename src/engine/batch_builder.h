@@ -68,7 +68,7 @@ class BatchBuilder {
   template <typename T>
   Section<T> take(int64_t rows, int64_t columns, bool is_matrix);
   void shape(int num_rows, int num_tokens, int num_output_rows, int64_t num_pages);
-  void finish(OpContext& context, int num_rows, int num_tokens, bool has_drawn_ids);
+  void finish(OpContext& context, int num_rows, int num_tokens, int num_drawn_ids);
   int num_parts_of(const StepRow& row) const { return limits_.is_strict ? row.num_strict_parts() : 1; }
 
   Ops& ops_;
