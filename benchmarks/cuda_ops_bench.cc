@@ -2,8 +2,8 @@
 // copy and a large matrix product. Data is random; weights and KV memory rotate through sets larger than the L2 cache;
 // times are medians of graph replays. Prints a table.
 //
-//   cuda_ops_bench [ceilings] [linear] [few_tokens] [integers] [attention] [decode] [prefill] [elementwise]      (all
-//   where none is named)
+//   cuda_ops_bench [ceilings] [linear] [few_tokens] [integers] [attention] [decode] [prefill] [elementwise] [gated_f8]
+//   (all where none is named)
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -16,7 +16,9 @@
 #include "ops/cuda/attention.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/cuda_support.h"
+#include "ops/cuda/elementwise.h"
 #include "ops/cuda/linear_cublaslt.h"
+#include "ops/cuda/linear_f8.h"
 #include "ops/cuda/linear_strict.h"
 #include "ops/cuda/weights.h"
 
@@ -273,6 +275,33 @@ class Bench {
       report_bytes("gated_activation 14336", num_tokens, 3.0 * 2 * 14336 * num_tokens, timer_.time(20, [&](int) {
         ops_.gated_activation(context, activated, gate_up.slice(1, 0, 14336), gate_up.slice(1, 14336, 28672),
                               Activation::kSilu);
+      }));
+    }
+  }
+
+  // The gated activation and the rounding of its rows to e4m3: one after the other, and in one kernel.
+  void gated_f8() {
+    std::printf("\n%-28s %6s %10s %9s %7s\n", "gated, to e4m3, 14336 bf16", "tokens", "us", "TB/s", "limit");
+    OpContext context{arena_, timer_.stream()};
+    for (const int64_t num_tokens : {128, 256, 2048, 8192}) {
+      const DeviceBuffer both = random_buffer(num_tokens * 28672, 3);
+      const DeviceBuffer y = ops_.allocate(num_tokens * 14336 * 2, "bench").value();
+      const DeviceBuffer codes = ops_.allocate(num_tokens * 14336, "bench").value();
+      const DeviceBuffer scales = ops_.allocate(num_tokens * 4, "bench").value();
+      const ConstTensorView gate_up(both.data(), DType::kBF16, {num_tokens, 28672});
+      const TensorView activated(y.data(), DType::kBF16, {num_tokens, 14336});
+      uint8_t* const to = static_cast<uint8_t*>(codes.data());
+      float* const to_scales = static_cast<float*>(scales.data());
+      report_bytes("one after the other", num_tokens, 9.0 * 14336 * num_tokens, timer_.time(10, [&](int) {
+        ops_.gated_activation(context, activated, gate_up.slice(1, 0, 14336), gate_up.slice(1, 14336, 28672),
+                              Activation::kSilu);
+        cuda::quantize_tokens_to_f8(
+            timer_.stream(), {.codes = to, .scales = to_scales, .x = activated, .norm_weight = {}, .epsilon = 0});
+      }));
+      report_bytes("in one kernel", num_tokens, 7.0 * 14336 * num_tokens, timer_.time(10, [&](int) {
+        cuda::gate_tokens_to_f8(
+            timer_.stream(),
+            {.y = activated, .both = gate_up, .gate = cuda::Gate::kSilu, .codes = to, .scales = to_scales});
       }));
     }
   }
@@ -558,6 +587,7 @@ int main(int argc, char** argv) {
     bench.attention(wants("attention") || wants("decode"), wants("attention") || wants("prefill"));
   }
   if (wants("elementwise")) bench.elementwise();
+  if (wants("gated_f8")) bench.gated_f8();
   if (argc > 1 && wants("few_tokens")) bench.few_tokens();
   if (argc > 1 && wants("integers")) bench.integers();
   if (argc > 1 && wants("int8")) bench.int8();

@@ -11,6 +11,7 @@
 #include "ops/cuda/elementwise.h"
 #include "ops/cuda/linear.h"
 #include "ops/cuda/linear_cublaslt.h"
+#include "ops/cuda/linear_f8.h"
 #include "ops/cuda/linear_few_tokens.h"
 #include "ops/cuda/linear_int8.h"
 #include "ops/cuda/linear_strict.h"
@@ -167,6 +168,11 @@ Result<std::string> CudaOps::tuning_identity(int device_index) {
   ASSIGN_OR_RETURN(const cudaDeviceProp properties, read_properties(device_index, num_devices));
   return std::string(properties.name) + ", " + std::to_string(properties.major) + "." +
          std::to_string(properties.minor) + ", cuBLASLt " + std::to_string(cublasLtGetVersion());
+}
+
+cudaStream_t CudaOps::stream_of(const OpContext& context) const {
+  if (library_ != nullptr) library_->begin_op();
+  return context.stream != nullptr ? static_cast<cudaStream_t>(context.stream) : stream_;
 }
 
 std::string_view CudaOps::forced_kernel(std::string_view op) const {
@@ -385,12 +391,30 @@ void CudaOps::norm_gated_linear(OpContext& context, TensorView y, ConstTensorVie
   if (takes_norm) {
     if (cuda::accepts_gated_few_tokens(call)) return cuda::linear_few_tokens(call);
     if (cuda::accepts_gated_few_tokens_integer(call)) return cuda::linear_few_tokens_integer(call);
+    if (weight.layout == Layout::kCudaF8) return norm_gated_linear_f8(context, call);
     return Ops::norm_gated_linear(context, y, x, norm, weight, bias, activation);
   }
   const ArenaScope scope(context.scratch);
   const TensorView normed = context.scratch.take(x.dtype(), {x.size(0), x.size(1)});
   rms_norm(context, normed, x, norm.weight, norm.epsilon);
   norm_gated_linear(context, y, normed, {}, weight, bias, activation);
+}
+
+void CudaOps::norm_gated_linear_f8(OpContext& context, const cuda::LinearCall& call) {
+  const TensorView& y = call.y;
+  const ArenaScope scope(context.scratch);
+  const TensorView both = context.scratch.take(call.x.dtype(), {y.size(0), 2 * y.size(1)});
+  norm_linear(context, both, call.x, call.norm, call.weight, call.epilogue);
+  if (y.dtype() == both.dtype() && cuda::accepts_gate_tokens(y) &&
+      cuda::fits_f8_tokens(*library_, y.size(0), y.size(1))) {
+    const cuda::F8Tokens tokens = cuda::f8_tokens(*library_, y.size(0), y.size(1));
+    cuda::gate_tokens_to_f8(stream_of(context),
+                            {.y = y, .both = both, .gate = call.gate, .codes = tokens.codes, .scales = tokens.scales});
+    library_->leave_rounded(y);
+    return;
+  }
+  gated_activation(context, y, both.slice(1, 0, y.size(1)), both.slice(1, y.size(1), 2 * y.size(1)),
+                   call.gate == cuda::Gate::kSilu ? Activation::kSilu : Activation::kGeluTanh);
 }
 
 void CudaOps::strict_gated_linear(OpContext& context, const cuda::LinearCall& call, Activation activation) {

@@ -107,10 +107,11 @@ class CudaOps final : public Ops {
   void strict_gated_linear(OpContext& context, const cuda::LinearCall& call, Activation activation);
 
   std::string_view forced_kernel(std::string_view op) const;
-  // The context's, or the backend's own: the default stream cannot be recorded.
-  cudaStream_t stream_of(const OpContext& context) const {
-    return context.stream != nullptr ? static_cast<cudaStream_t>(context.stream) : stream_;
-  }
+  // The gated activation behind an e4m3 product of many tokens, which leaves its rows rounded for the next one.
+  void norm_gated_linear_f8(OpContext& context, const cuda::LinearCall& call);
+  // The context's, or the backend's own: the default stream cannot be recorded. Called once by each op that enqueues,
+  // before anything else of it: what the op before has left in the library's buffer is forgotten with the op after.
+  cudaStream_t stream_of(const OpContext& context) const;
 
   int device_index_;
   cudaStream_t stream_ = nullptr;

@@ -361,6 +361,13 @@ void LinearLibrary::matmul(cudaStream_t stream, const MatmulShape& shape, const 
   run(stream, shape, args, found->second);
 }
 
+bool LinearLibrary::has_rounded(const ConstTensorView& x) const {
+  const ConstTensorView& rounded = rounded_.x;
+  return rounded.is_given() && op_ == rounded_.op + 1 && x.raw_data() == rounded.raw_data() &&
+         x.dtype() == rounded.dtype() && x.rank() == 2 && x.size(0) == rounded.size(0) &&
+         x.size(1) == rounded.size(1) && x.stride(0) == rounded.stride(0);
+}
+
 F8Tokens f8_tokens(const LinearLibrary& library, int64_t num_tokens, int64_t k) {
   CHECK(fits_f8_tokens(library, num_tokens, k));
   uint8_t* const codes = static_cast<uint8_t*>(library.slice_data());
@@ -392,9 +399,11 @@ void linear_cublaslt_f8(const LinearCall& call) {
   const int64_t num_tokens = call.x.size(0);
   const int64_t k = call.weight.k;
   const auto [codes, scales] = f8_tokens(*call.library, num_tokens, k);
-  quantize_tokens_to_f8(
-      call.stream,
-      {.codes = codes, .scales = scales, .x = call.x, .norm_weight = call.norm.weight, .epsilon = call.norm.epsilon});
+  if (call.norm.weight.is_given() || !call.library->has_rounded(call.x)) {
+    quantize_tokens_to_f8(
+        call.stream,
+        {.codes = codes, .scales = scales, .x = call.x, .norm_weight = call.norm.weight, .epsilon = call.norm.epsilon});
+  }
   ConstTensorView residual = call.epilogue.residual;
   if (call.epilogue.bias.is_given()) {
     add_bias(call.stream, call.y, residual, call.epilogue.bias);

@@ -90,6 +90,12 @@ class LinearLibrary {
   static constexpr int64_t kMaxPartialSums = int64_t{132} * 256 * 128;
   float* partial_sums() const { return static_cast<float*>(partial_sums_.data()); }
 
+  // The backend says where each of its ops begins. Rows of activations that an op has rounded to e4m3, with a scale a
+  // token, into f8_tokens(), are there for the op right after it; whatever else runs in between, they are forgotten.
+  void begin_op() { ++op_; }
+  void leave_rounded(const ConstTensorView& x) { rounded_ = {x, op_}; }
+  bool has_rounded(const ConstTensorView& x) const;
+
   // Where slices of weights are dequantized to.
   void* slice_data() const { return slice_.data(); }
   int64_t slice_bytes() const { return slice_.num_bytes(); }
@@ -114,6 +120,12 @@ class LinearLibrary {
   std::optional<bool> has_f8_;
   std::unique_ptr<SameAnswers> same_answers_;
   bool is_tuning_ = false;
+  uint64_t op_ = 1;
+  struct Rounded {
+    ConstTensorView x;
+    uint64_t op;
+  };
+  Rounded rounded_ = {};
 };
 
 // Where activations of e4m3 products lie: in the buffer of slices, which each product has for itself. Scales are at its

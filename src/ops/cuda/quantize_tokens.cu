@@ -3,6 +3,8 @@
 #include <cuda_fp8.h>
 
 #include "ops/cuda/elementwise.cuh"
+#include "ops/cuda/gate.cuh"
+#include "ops/cuda/linear_f8.h"
 
 namespace quire::cuda {
 
@@ -16,6 +18,17 @@ struct QuantizeGroupsOutput {
   int k;
   int token;
 };
+
+template <typename T>
+__device__ __forceinline__ void store_codes(uint8_t* codes, const Vector<T, 8>& values, float inverse) {
+  Vector<uint16_t, 4> packed;
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    packed.v[j] = __nv_cvt_float2_to_fp8x2(
+        {to_float(values.v[2 * j]) * inverse, to_float(values.v[2 * j + 1]) * inverse}, __NV_SATFINITE, __NV_E4M3);
+  }
+  *reinterpret_cast<Vector<uint16_t, 4>*>(codes) = packed;
+}
 
 // A block a token; x is read twice, the second time from cache. 8 elements an access where is_wide.
 template <typename T>
@@ -44,14 +57,7 @@ __global__ void __launch_bounds__(kThreads)
   const float inverse = 1.0f / scale;
   if (is_wide) {
     for (int64_t i = threadIdx.x * 8; i < k; i += kThreads * 8) {
-      const Vector<T, 8> values = *reinterpret_cast<const Vector<T, 8>*>(row + i);
-      Vector<uint16_t, 4> packed;
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        packed.v[j] = __nv_cvt_float2_to_fp8x2(
-            {to_float(values.v[2 * j]) * inverse, to_float(values.v[2 * j + 1]) * inverse}, __NV_SATFINITE, __NV_E4M3);
-      }
-      *reinterpret_cast<Vector<uint16_t, 4>*>(out + i) = packed;
+      store_codes(out + i, *reinterpret_cast<const Vector<T, 8>*>(row + i), inverse);
     }
   } else {
     for (int64_t i = threadIdx.x; i < k; i += kThreads) {
@@ -129,16 +135,106 @@ __global__ void __launch_bounds__(kRowThreads)
   for (int v = 0; v < kRowVectors; ++v) {
     const int i = (v * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * 8;
     if (i >= k) break;
+    store_codes(out + i, values[v], inverse);
+  }
+  if (threadIdx.x == 0) scales[blockIdx.x] = scale;
+}
+
+// As activate(), but for float's last bits, in a quarter of the instructions, which would bind the kernel below.
+__device__ __forceinline__ float activate_fast(Gate gate, float x) {
+  if (gate != Gate::kSilu) return activate(gate, x);
+  float exponential;
+  float inverse;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(exponential) : "f"(x * -1.4426950408889634f));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + exponential));
+  return x * inverse;
+}
+
+__device__ __forceinline__ float2 unpack(bf16, uint32_t pair) {
+  return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&pair));
+}
+__device__ __forceinline__ float2 unpack(f16, uint32_t pair) {
+  return __half22float2(*reinterpret_cast<const __half2*>(&pair));
+}
+__device__ __forceinline__ uint32_t pack(bf16, float2 pair) {
+  const __nv_bfloat162 packed = __float22bfloat162_rn(pair);
+  return *reinterpret_cast<const uint32_t*>(&packed);
+}
+__device__ __forceinline__ uint32_t pack(f16, float2 pair) {
+  const __half2 packed = __float22half2_rn(pair);
+  return *reinterpret_cast<const uint32_t*>(&packed);
+}
+
+// The larger in size of both places.
+__device__ __forceinline__ uint32_t larger(bf16, uint32_t a, uint32_t b) {
+  const __nv_bfloat162 largest =
+      __hmax2(*reinterpret_cast<const __nv_bfloat162*>(&a), __habs2(*reinterpret_cast<const __nv_bfloat162*>(&b)));
+  return *reinterpret_cast<const uint32_t*>(&largest);
+}
+__device__ __forceinline__ uint32_t larger(f16, uint32_t a, uint32_t b) {
+  const __half2 largest =
+      __hmax2(*reinterpret_cast<const __half2*>(&a), __habs2(*reinterpret_cast<const __half2*>(&b)));
+  return *reinterpret_cast<const uint32_t*>(&largest);
+}
+
+// The same for a gated activation, which is stored too. A block a token, at most 16,384 columns. Numbers stay packed in
+// pairs, so that two blocks find room.
+template <typename T, Gate gate>
+__global__ void __launch_bounds__(kRowThreads, 2)
+    gate_quantize_tokens_kernel(uint8_t* codes, float* scales, Rows<T*> y, Rows<const T*> both, int k) {
+  using Words = Vector<uint32_t, 4>;
+  __shared__ float partial[kRowThreads / 32];
+  const int num_threads = static_cast<int>(blockDim.x);
+  const int thread = static_cast<int>(threadIdx.x);
+  let_next_start();
+  wait_for_previous();
+  const T* const gate_row = both.data + blockIdx.x * both.token_stride;
+  const T* const up_row = gate_row + k;
+  T* const y_row = y.data + blockIdx.x * y.token_stride;
+  Words values[kRowVectors];
+  Words factors[kRowVectors];
+#pragma unroll
+  for (int v = 0; v < kRowVectors; ++v) {
+    const int i = (v * num_threads + thread) * 8;
+    if (i >= k) break;
+    values[v] = *reinterpret_cast<const Words*>(gate_row + i);
+    factors[v] = *reinterpret_cast<const Words*>(up_row + i);
+  }
+  uint32_t largest_pair = 0;
+#pragma unroll
+  for (int v = 0; v < kRowVectors; ++v) {
+    const int i = (v * num_threads + thread) * 8;
+    if (i >= k) break;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float2 from = unpack(T(), values[v].v[j]);
+      const float2 factor = unpack(T(), factors[v].v[j]);
+      values[v].v[j] = pack(T(), {activate_fast(gate, from.x) * factor.x, activate_fast(gate, from.y) * factor.y});
+      largest_pair = larger(T(), largest_pair, values[v].v[j]);
+    }
+    *reinterpret_cast<Words*>(y_row + i) = values[v];
+  }
+  const float2 both_largest = unpack(T(), largest_pair);
+  float largest = warp_max(fmaxf(both_largest.x, both_largest.y));
+  if (thread % 32 == 0) partial[thread / 32] = largest;
+  __syncthreads();
+  for (int w = 0; w < num_threads / 32; ++w) largest = fmaxf(largest, partial[w]);
+  const float scale = largest > 0 ? largest / 448.0f : 1.0f;
+  const float inverse = 1.0f / scale;
+  uint8_t* const out = codes + int64_t{blockIdx.x} * k;
+#pragma unroll
+  for (int v = 0; v < kRowVectors; ++v) {
+    const int i = (v * num_threads + thread) * 8;
+    if (i >= k) break;
     Vector<uint16_t, 4> packed;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      packed.v[j] =
-          __nv_cvt_float2_to_fp8x2({to_float(values[v].v[2 * j]) * inverse, to_float(values[v].v[2 * j + 1]) * inverse},
-                                   __NV_SATFINITE, __NV_E4M3);
+      const float2 value = unpack(T(), values[v].v[j]);
+      packed.v[j] = __nv_cvt_float2_to_fp8x2({value.x * inverse, value.y * inverse}, __NV_SATFINITE, __NV_E4M3);
     }
     *reinterpret_cast<Vector<uint16_t, 4>*>(out + i) = packed;
   }
-  if (threadIdx.x == 0) scales[blockIdx.x] = scale;
+  if (thread == 0) scales[blockIdx.x] = scale;
 }
 
 // A scale for each 128 columns. ----
@@ -162,13 +258,7 @@ __device__ __forceinline__ void store_group(const QuantizeGroupsOutput& out, con
     out.scales[int64_t{group} * out.scale_stride + out.token] = scale;
   }
   if (column >= out.k) return;
-  Vector<uint16_t, 4> packed;
-#pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    packed.v[j] = __nv_cvt_float2_to_fp8x2(
-        {to_float(values.v[2 * j]) * inverse, to_float(values.v[2 * j + 1]) * inverse}, __NV_SATFINITE, __NV_E4M3);
-  }
-  *reinterpret_cast<Vector<uint16_t, 4>*>(out.codes + out.token * int64_t{out.k} + column) = packed;
+  store_codes(out.codes + out.token * int64_t{out.k} + column, values, inverse);
 }
 
 // Grid: x columns by 2048, y tokens.
@@ -269,6 +359,29 @@ void quantize_groups_to_f8(cudaStream_t stream, const QuantizeGroupsArgs& args) 
 bool accepts_quantize_normed(const ConstTensorView& x, const ConstTensorView& norm_weight) {
   return x.dtype() != DType::kF32 && is_vectorizable(x) && x.size(1) <= kMaxNormedF8 &&
          (!norm_weight.is_given() || is_aligned(norm_weight.raw_data(), 16));
+}
+
+bool accepts_gate_tokens(const TensorView& y) {
+  return y.dtype() != DType::kF32 && is_vectorizable(y) && y.size(1) <= kMaxNormedF8;
+}
+
+void gate_tokens_to_f8(cudaStream_t stream, const GateTokensArgs& args) {
+  if (args.y.num_elements() == 0) return;
+  CHECK(accepts_gate_tokens(args.y));
+  CHECK(is_vectorizable(args.both) && args.both.dtype() == args.y.dtype());
+  const int k = static_cast<int>(args.y.size(1));
+  const int num_rounds = ceil_div(k / 8, kRowThreads);
+  const int num_threads = ceil_div(k / 8, 32 * num_rounds) * 32;
+  const auto launch = [&](auto type) {
+    using T = decltype(type);
+    const auto kernel = args.gate == Gate::kSilu ? gate_quantize_tokens_kernel<T, Gate::kSilu>
+                                                 : gate_quantize_tokens_kernel<T, Gate::kGeluTanh>;
+    launch_dependent(stream, kernel, dim3(static_cast<unsigned>(args.y.size(0))),
+                     dim3(static_cast<unsigned>(num_threads)), args.codes, args.scales, rows_of<T>(args.y),
+                     rows_of<T>(args.both), k);
+  };
+  if (args.y.dtype() == DType::kBF16) return launch(bf16());
+  launch(f16());
 }
 
 void quantize_tokens_to_f8(cudaStream_t stream, const QuantizeTokensArgs& args) {

@@ -1,7 +1,9 @@
-// e4m3 products of many tokens: every way to multiply that may be chosen, parts of k too.
+// e4m3 products of many tokens: every way to multiply that may be chosen, parts of k too, and activations that the op
+// before has rounded already.
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 
 #include "ops/cuda/linear_cublaslt.h"
 #include "ops/cuda/product_tuner.h"
@@ -136,6 +138,71 @@ TEST(CudaF8Many, PartsAreTakenUpAgain) {
     const auto refused = CudaOps::create(options);
     ASSERT_FALSE(refused.is_ok());
     EXPECT_EQ(refused.status().code(), StatusCode::kInvalidArgument);
+  }
+}
+
+// The product behind a gated activation takes what that has rounded, and the same bits come out as where it rounds by
+// itself; what another op has written since is what counts.
+TEST(CudaF8Many, GatedActivationsAreRoundedOnce) {
+  const std::unique_ptr<Gpu> gpu = Gpu::create({}, Compute::kAuto, WeightQuantization::kF8);
+  SKIP_WITHOUT_GPU(gpu);
+  CudaOps& ops = gpu->ops();
+  TestRandom random(92);
+  SCOPED_TRACE(random.trace());
+  const auto make_weight = [&](int64_t n, int64_t k, uint64_t seed) {
+    Weight shape;
+    shape.format = FormatId::kBF16;
+    shape.n = n;
+    shape.k = k;
+    return ops.make_random_weight(shape, seed).value();
+  };
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    for (const auto& [hidden, intermediate] : {std::pair<int64_t, int64_t>{1024, 4096}, {64, 176}, {256, 16400}}) {
+      const Weight gate_up = make_weight(2 * intermediate, hidden, 1);
+      const Weight down = make_weight(hidden, intermediate, 2);
+      for (const int64_t num_tokens : {1, 64, 65, 130, 300}) {
+        if (num_tokens * intermediate > 3'000'000) continue;  // the scratch memory of tests
+        for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
+          SCOPED_TRACE(testing::Message()
+                       << dtype_name(dtype) << " " << num_tokens << " " << hidden << " " << intermediate);
+          DeviceMatrix x(*gpu, dtype, num_tokens, hidden);
+          DeviceMatrix gated(*gpu, dtype, num_tokens, intermediate);
+          DeviceMatrix y(*gpu, dtype, num_tokens, hidden);
+          x.fill(round_all(dtype, random.normals(num_tokens * hidden)));
+          const std::vector<float> others = round_all(dtype, random.normals(num_tokens * intermediate));
+          // What `between` does comes between the two ops.
+          const auto run = [&](const std::function<void()>& between) {
+            ops.norm_gated_linear(gpu->context(), gated.view(), x.view(), {}, gate_up, {}, activation);
+            between();
+            ops.linear(gpu->context(), y.view(), gated.view(), down, {});
+            return y.values();
+          };
+          (void)run([] {});  // the products are chosen
+          const std::vector<float> usual = run([] {});
+          EXPECT_TRUE(equal_bits(run([&] { gpu->synchronize(); }), usual));
+          EXPECT_FALSE(equal_bits(run([&] { gated.fill(others); }), usual));
+          const std::vector<float> of_others = y.values();
+          gated.fill(others);
+          ops.linear(gpu->context(), y.view(), gated.view(), down, {});
+          EXPECT_TRUE(equal_bits(y.values(), of_others));
+          // The rounded rows are not those of some of the tokens.
+          if (num_tokens < 130) continue;
+          const std::vector<float> whole = run([] {});
+          DeviceMatrix some(*gpu, dtype, 100, hidden);
+          ops.norm_gated_linear(gpu->context(), gated.view(), x.view(), {}, gate_up, {}, activation);
+          ops.linear(gpu->context(), some.view(), gated.view().slice(0, 20, 120), down, {});
+          const std::vector<float> of_some = some.values();
+          double error = 0;
+          double square = 0;
+          for (size_t i = 0; i < of_some.size(); ++i) {
+            const double expected = double{whole[i + 20 * static_cast<size_t>(hidden)]};
+            error += std::pow(double{of_some[i]} - expected, 2);
+            square += expected * expected;
+          }
+          EXPECT_LE(error, square * 1e-4);
+        }
+      }
+    }
   }
 }
 
