@@ -7,6 +7,7 @@
 #include "engine/engine.h"
 #include "engine/testing/history_model.h"
 #include "engine/testing/tiny_llama.h"
+#include "kv/kv_cache.h"
 #include "models/load_model.h"
 #include "ops/backends.h"
 #include "weights/testing/test_folder.h"
