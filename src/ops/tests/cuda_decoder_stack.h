@@ -6,6 +6,7 @@
 #include <numeric>
 #include <random>
 
+#include "ops/attention_parts.h"
 #include "ops/tests/cuda_test_support.h"
 #include "tensor/paged_kv.h"
 
@@ -76,7 +77,8 @@ class CudaDecoderStack {
               .page_table = ConstTensorView(page_table_.data(), DType::kI32, {1, num_pages_}),
               .slots = ConstTensorView(slots_.data(), DType::kI64, {1}),
               .host_query_starts = host_query_starts_,
-              .host_context_lengths = host_context_lengths_};
+              .host_context_lengths = host_context_lengths_,
+              .host_is_prompt = host_is_prompt_};
     host_context_lengths_[0] = c.length;
     angles_ = random.normals(c.head_dim / 2, 2.0f);
     std::vector<float> table;
@@ -215,6 +217,7 @@ class CudaDecoderStack {
   DeviceBuffer slots_;
   int64_t slot_ = 0;
   std::vector<int32_t> host_query_starts_ = {0, 1};
+  std::vector<uint8_t> host_is_prompt_ = {kDrawn};
   std::vector<int32_t> host_context_lengths_ = {0};
   AttentionBatch batch_;
   AttentionParams params_;
