@@ -1,4 +1,4 @@
-# The commands that README.md names. Each works alone on a fresh clone of a Debian 12 machine.
+# The commands that README.md names, and some for developers. Each works alone on a fresh clone of a Debian 12 machine.
 BUILD := build/release
 PROMPT ?= Explain in two sentences why the sky is blue.
 
@@ -19,7 +19,7 @@ quire: deps
 
 # That the CUDA code compiles for every GPU it is written for; it runs on compute capability 9.0 so far. Needs no GPU.
 CUDA_ALL := 80;86;89;90a;100;120
-cuda-all:
+cuda-all: deps
 	@cmake -S . -B build/cuda-all -G Ninja -DCMAKE_BUILD_TYPE=Release -DQUIRE_CUDA=ON -DQUIRE_TESTS=OFF \
 	  "-DCMAKE_CUDA_ARCHITECTURES=$(CUDA_ALL)"
 	@cmake --build build/cuda-all --target quire_ops_cuda quire_ops_hopper
@@ -29,16 +29,16 @@ model: deps
 
 # The prompt goes by the environment, so that no shell reads what is in it.
 run: export QUIRE_PROMPT = $(value PROMPT)
-run: quire
+run: model quire  # in this order: what the network lacks shows before the long build
 	@model=$$(python3 tools/fetch_default_model.py) && \
 	  $(BUILD)/quire generate "$$model" --chat --temperature 0 --max-tokens 128 --prompt "$$QUIRE_PROMPT"
 
-test: build
+test: model build
 	@QUIRE_TEST_MODEL=$$(python3 tools/fetch_default_model.py) && export QUIRE_TEST_MODEL && \
 	  ctest --test-dir $(BUILD) --output-on-failure -L cpu -j 2
 
 # The kernels for 64-bit ARM, cross compiled, under an emulator.
-test-aarch64:
+test-aarch64: deps
 	@tools/test_aarch64.sh
 
 bench: quire

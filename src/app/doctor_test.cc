@@ -1,5 +1,6 @@
 // What the doctor reads of made-up machines, and what it concludes.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -13,7 +14,9 @@ namespace {
 
 class FakeMachine {
  public:
-  FakeMachine() : root_(testing::TempDir() + "/quire_doctor_machine") { std::filesystem::remove_all(root_); }
+  FakeMachine() : root_(testing::TempDir() + "/quire_doctor_machine_" + std::to_string(::getpid())) {
+    std::filesystem::remove_all(root_);
+  }
   ~FakeMachine() { std::filesystem::remove_all(root_); }
   void write(const std::string& path, const std::string& text) {
     std::filesystem::create_directories(std::filesystem::path(root_ + path).parent_path());

@@ -1,5 +1,6 @@
 // Which rows the tuner prefers, and the file that keeps its choices.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -52,7 +53,7 @@ TEST(TuneMeasure, MeasuresEveryRangeAndKeepsWhatDiffers) {
 }
 
 TEST(TuneFile, IsReadAsItWasWritten) {
-  const std::filesystem::path folder = testing::TempDir() + "/quire_tune_file";
+  const std::filesystem::path folder = testing::TempDir() + "/quire_tune_file_" + std::to_string(::getpid());
   std::filesystem::remove_all(folder);
   const TuningKey key{"Test CPU", "avx2", 2, "1.0"};
   const std::filesystem::path path = tuning_path(folder / "new", key);
@@ -90,7 +91,7 @@ TEST(TuneFile, IsReadAsItWasWritten) {
 }
 
 TEST(TuneFile, KeepsAGpusProductsApart) {
-  const std::filesystem::path folder = testing::TempDir() + "/quire_tune_file_gpu";
+  const std::filesystem::path folder = testing::TempDir() + "/quire_tune_file_gpu_" + std::to_string(::getpid());
   std::filesystem::remove_all(folder);
   const TuningKey key = tuning_key("Test GPU, 9.0, cuBLASLt 1");
   const std::filesystem::path path = tuning_path(folder, key);

@@ -1,6 +1,7 @@
 #include "base/cpu_info.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -12,7 +13,8 @@ namespace {
 // A made-up machine below a temporary folder.
 class FakeMachine {
  public:
-  explicit FakeMachine(const std::string& name) : root_(testing::TempDir() + "/quire_cpu_info_" + name) {
+  explicit FakeMachine(const std::string& name)
+      : root_(testing::TempDir() + "/quire_cpu_info_" + name + "_" + std::to_string(::getpid())) {
     std::filesystem::remove_all(root_);
     write("/proc/cpuinfo", "processor : 0\nmodel name\t: Test CPU 9000\n");
   }

@@ -2,6 +2,7 @@
 #include "server/front_door.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <boost/json.hpp>
 #include <cstdio>
@@ -161,7 +162,7 @@ TEST(ApiKeys, Files) {
     EXPECT_NE(keys.status().message().find("file"), std::string::npos);
   }
   EXPECT_FALSE(ApiKeys::read("/nonexistent").is_ok());
-  const std::string path = ::testing::TempDir() + "quire_keys_test";
+  const std::string path = ::testing::TempDir() + "quire_keys_test_" + std::to_string(::getpid());
   std::ofstream(path) << "a one\nb two\n";
   const auto keys = ApiKeys::read(path).value();
   EXPECT_EQ(keys->find("two"), 2);

@@ -1,6 +1,7 @@
 #include "ops/host_memory.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <filesystem>
@@ -12,7 +13,8 @@ namespace {
 // A folder that stands before /proc and /sys.
 class FakeRoot {
  public:
-  FakeRoot() : path_(std::filesystem::path(testing::TempDir()) / "quire_host_memory_test") {
+  FakeRoot()
+      : path_(std::filesystem::path(testing::TempDir()) / ("quire_host_memory_test_" + std::to_string(::getpid()))) {
     std::filesystem::remove_all(path_);
   }
   ~FakeRoot() { std::filesystem::remove_all(path_); }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -16,7 +17,9 @@ class TestFolder {
  public:
   TestFolder() {
     const ::testing::TestInfo* test = ::testing::UnitTest::GetInstance()->current_test_info();
-    path_ = ::testing::TempDir() + "quire_" + test->name() + "_" + std::to_string(::getpid());
+    std::string name = test->name();
+    std::replace(name.begin(), name.end(), '/', '_');  // of a parameter
+    path_ = ::testing::TempDir() + "quire_" + name + "_" + std::to_string(::getpid());
     std::filesystem::create_directories(path_);
   }
   ~TestFolder() { std::filesystem::remove_all(path_); }
