@@ -118,12 +118,22 @@ Result<std::unique_ptr<CudaOps>> CudaOps::create(const BackendOptions& options) 
     }
   }
   ASSIGN_OR_RETURN(const cudaDeviceProp properties, read_properties(options.device_index, num_devices));
-  CUDA_CHECK(cudaSetDevice(options.device_index));
+  // The first calls that take something of the device.
+  cudaStream_t stream = nullptr;
+  cudaError_t error = cudaSetDevice(options.device_index);
+  if (error == cudaSuccess) error = cudaStreamCreate(&stream);
+  if (error != cudaSuccess) {
+    (void)cudaGetLastError();
+    return resource_exhausted(std::string("GPU ") + std::to_string(options.device_index) + ", " + properties.name +
+                              ", cannot be used (" + cudaGetErrorString(error) +
+                              "): another program may hold it alone or have taken all of its memory, which nvidia-smi "
+                              "tells; end that, or choose another GPU or the CPU with --device");
+  }
   std::string description = std::string("cuda: ") + properties.name + ", " +
                             std::to_string(properties.multiProcessorCount) + " multiprocessors, " +
                             format_bytes(static_cast<int64_t>(properties.totalGlobalMem));
   std::unique_ptr<CudaOps> ops(new CudaOps(options, std::move(description)));
-  CUDA_CHECK(cudaStreamCreate(&ops->stream_));
+  ops->stream_ = stream;
   ASSIGN_OR_RETURN(ops->library_, cuda::LinearLibrary::create(options.tuned_products, options.is_tuning));
   if (const bool is_free = options.forced_kernels.empty() && !options.is_strict && !options.is_tuning;
       is_free || ops->forced_kernel("decoder_step") == "on") {
