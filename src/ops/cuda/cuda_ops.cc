@@ -26,9 +26,13 @@ namespace quire {
 namespace cuda {
 
 void fail_device(cudaError_t error, const char* what, const char* file, int line) {
-  std::fprintf(stderr, "%s:%d: the GPU failed: %s (%s) in %s\n", file, line, cudaGetErrorString(error),
-               cudaGetErrorName(error), what);
-  std::abort();
+  std::fprintf(
+      stderr,
+      "%s:%d: the GPU failed: %s (%s) in %s: nothing can run on it in this process any more; start it anew, and "
+      "if it happens again, look at the kernel's log for Xid errors\n",
+      file, line, cudaGetErrorString(error), cudaGetErrorName(error), what);
+  // Not abort: a core file would have all pinned memory in it.
+  std::_Exit(1);
 }
 
 }  // namespace cuda
