@@ -466,6 +466,33 @@ class EndTest(unittest.TestCase):
         self.assertEqual(ended.returncode, 1)
         self.assertIn("--prefix-cache-file /nonexistent/folder/prefixes could not be written", ended.stderr)
 
+    def test_what_is_no_prefix_file_is_never_replaced(self):
+        folder = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, folder)
+        notes = pathlib.Path(folder) / "notes.txt"
+        notes.write_text("notes")
+        pipe = folder + "/pipe"  # not a device of this machine's: what is tested here might replace it
+        os.mkfifo(pipe)
+        for name, more, wanted in ((notes, [], "no file of cached prefixes"),
+                                   (folder, [], "is a folder"),
+                                   (folder + "/", [], "the name of a folder"),
+                                   (pipe, [], "not a regular file"),
+                                   (folder + "/p", ["--prefix-cache-file-limit", "0"], "--prefix-cache-file-limit 0"),
+                                   (folder + "/p", ["--load-format", "dummy"], "--load-format dummy")):
+            command = [QUIRE, "serve", MODEL, "--prefix-cache-file", str(name), *more]
+            ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+            self.assertEqual(ended.returncode, 1, name)
+            self.assertIn(wanted, ended.stderr)
+        self.assertEqual(notes.read_text(), "notes")
+        # Nor one that came there while the server ran.
+        late = pathlib.Path(folder) / "late"
+        server = Server("--prefix-cache-file", str(late))
+        server.post("/v1/completions", {"prompt": list(range(1, 60)), "max_tokens": 2})
+        late.write_text("notes")
+        server.process.terminate()
+        self.assertEqual(server.process.wait(timeout=30), 1)
+        self.assertEqual(late.read_text(), "notes")
+
     @staticmethod
     def read_to_the_end(answer):
         try:

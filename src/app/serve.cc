@@ -24,6 +24,7 @@
 #include "app/serve_options.h"
 #include "base/format_bytes.h"
 #include "engine/engine_loop.h"
+#include "engine/prefix_file.h"
 #include "server/api_context.h"
 #include "server/api_routes.h"
 #include "server/front_door.h"
@@ -140,12 +141,21 @@ void set_process_metrics(MetricRegistry& registry) {
 }
 
 // Said before hours of serving, not after them.
-Status check_prefix_cache_file(const std::string& file) {
-  if (file.empty()) return ok_status();
-  std::filesystem::path folder = std::filesystem::path(file).parent_path();
+Status check_prefix_cache_file(const ServeFlags& flags) {
+  if (flags.prefix_cache_file.empty()) return ok_status();
+  const std::string flag = "--prefix-cache-file " + flags.prefix_cache_file;
+  if (flags.engine.load_format == "dummy") {
+    return invalid_argument(flag + " is of no use with --load-format dummy: prefixes of random weights are not kept");
+  }
+  if (flags.max_prefix_cache_file_bytes == 0) {
+    return invalid_argument("--prefix-cache-file-limit 0 leaves no room for anything: raise it, or leave out " + flag);
+  }
+  const Result<std::string> target = find_replaceable_file(flags.prefix_cache_file);
+  if (!target.is_ok()) return invalid_argument("--prefix-cache-file: " + target.status().message());
+  std::filesystem::path folder = std::filesystem::path(target.value()).parent_path();
   if (folder.empty()) folder = ".";
   if (::access(folder.c_str(), W_OK | X_OK) == 0) return ok_status();
-  return invalid_argument("--prefix-cache-file " + file + " could not be written at the end: " + folder.string() +
+  return invalid_argument(flag + " could not be written at the end: " + folder.string() +
                           " is no folder that this user may write to");
 }
 
@@ -453,7 +463,7 @@ Status Server::run() {
 
 Status run(const ServeFlags& flags) {
   RETURN_IF_ERROR(check_supported(flags.engine));
-  RETURN_IF_ERROR(check_prefix_cache_file(flags.prefix_cache_file));
+  RETURN_IF_ERROR(check_prefix_cache_file(flags));
   Console console(parse_log_level(flags.engine.log_level));
   Server server(flags, console);
   return server.run();

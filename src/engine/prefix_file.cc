@@ -1,11 +1,14 @@
 #include "engine/prefix_file.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "base/content_hash.h"
@@ -17,6 +20,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "the file's numbers are little-endian");
 
 constexpr std::string_view kMagic = "QUIREKV1";
+constexpr std::string_view kMagicOfAnyVersion = kMagic.substr(0, 7);
 constexpr uint32_t kMaxKeyBytes = 1 << 16;
 constexpr uint32_t kMaxSaltBytes = 1 << 20;
 constexpr int kMaxPageSize = 256;
@@ -45,15 +49,67 @@ Status damaged(const std::string& where) {
   return invalid_argument("the file is damaged or cut off " + where);
 }
 
+Status refuse_to_replace(const std::string& path, const std::string& why) {
+  return invalid_argument(path + " " + why + ": it stays as it is; name another file");
+}
+
+// Whether what lies there, no link, may be replaced.
+Status check_replaceable(const std::string& path) {
+  // Not blocking, so that a named pipe gives an error instead of waiting for a writer.
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+  if (file < 0) {
+    if (errno == ENOENT) return ok_status();
+    return refuse_to_replace(path,
+                             std::string("cannot be read, so what it is is not known (") + std::strerror(errno) + ")");
+  }
+  struct stat info = {};
+  const bool is_regular = ::fstat(file, &info) == 0 && S_ISREG(info.st_mode);
+  char begin[kMagicOfAnyVersion.size()] = {};
+  const ssize_t num_read = is_regular ? ::pread(file, begin, sizeof(begin), 0) : 0;
+  ::close(file);
+  if (S_ISDIR(info.st_mode)) return refuse_to_replace(path, "is a folder");
+  if (!is_regular) return refuse_to_replace(path, "is not a regular file");
+  if (num_read == 0 && info.st_size == 0) return ok_status();
+  if (num_read == ssize_t{sizeof(begin)} && std::string_view(begin, sizeof(begin)) == kMagicOfAnyVersion) {
+    return ok_status();
+  }
+  return refuse_to_replace(path, "is no file of cached prefixes");
+}
+
+// A new file, never through a link; what a process that ended early left under this name goes.
+std::FILE* open_new(const std::string& path) {
+  std::FILE* file = std::fopen(path.c_str(), "wbx");
+  if (file != nullptr || errno != EEXIST) return file;
+  if (!check_replaceable(path).is_ok() || std::remove(path.c_str()) != 0) {
+    errno = EEXIST;
+    return nullptr;
+  }
+  return std::fopen(path.c_str(), "wbx");
+}
+
 }  // namespace
+
+Result<std::string> find_replaceable_file(const std::string& path) {
+  namespace fs = std::filesystem;
+  if (path.ends_with('/')) return invalid_argument(path + " is the name of a folder: name a file in it");
+  std::string target = path;
+  std::error_code error;
+  if (fs::is_symlink(path, error)) {
+    target = fs::canonical(path, error).string();
+    if (error) return refuse_to_replace(path, "is a link that leads to no file");
+  }
+  RETURN_IF_ERROR(check_replaceable(target));
+  return target;
+}
 
 Result<std::unique_ptr<PrefixFileWriter>> PrefixFileWriter::create(const std::string& path,
                                                                    const PrefixFileHeader& header) {
   CHECK(header.key.size() <= kMaxKeyBytes);
-  std::string temporary_path = path + ".new." + std::to_string(::getpid());
-  std::FILE* file = std::fopen(temporary_path.c_str(), "wb");
+  ASSIGN_OR_RETURN(std::string target, find_replaceable_file(path));
+  std::string temporary_path = target + ".new." + std::to_string(::getpid());
+  std::FILE* file = open_new(temporary_path);
   if (file == nullptr) return unavailable("cannot write " + temporary_path + ": " + std::strerror(errno));
-  std::unique_ptr<PrefixFileWriter> writer(new PrefixFileWriter(path, std::move(temporary_path), file));
+  std::unique_ptr<PrefixFileWriter> writer(new PrefixFileWriter(std::move(target), std::move(temporary_path), file));
   std::string& buffer = writer->buffer_;
   put(buffer, std::as_bytes(std::span(kMagic)));
   put_text(buffer, header.key);
@@ -111,12 +167,13 @@ Status PrefixFileWriter::finish() {
     std::remove(temporary_path_.c_str());
     return status;
   }
-  if (std::rename(temporary_path_.c_str(), path_.c_str()) != 0) {
-    const Status status = fault(("cannot put in the place of " + path_ + " the file").c_str());
-    std::remove(temporary_path_.c_str());
-    return status;
+  // Writing has taken its time: somebody may have put something else there.
+  Status status = check_replaceable(path_);
+  if (status.is_ok() && std::rename(temporary_path_.c_str(), path_.c_str()) != 0) {
+    status = fault(("cannot put in the place of " + path_ + " the file").c_str());
   }
-  return ok_status();
+  if (!status.is_ok()) std::remove(temporary_path_.c_str());
+  return status;
 }
 
 // Past the end there is nothing: a mark is set, and zeros are read.
@@ -169,6 +226,7 @@ Result<PrefixFileReader> PrefixFileReader::create(std::span<const std::byte> byt
       page_bytes > kMaxPageBytes || num_entries > bytes.size() / page_bytes) {
     return damaged("at its beginning");
   }
+  if (num_entries == 0 && reader.position_ != bytes.size()) return damaged("at its end: more follows");
   header.page_size = static_cast<int>(page_size);
   header.num_groups = static_cast<int>(num_groups);
   header.page_bytes = static_cast<int64_t>(page_bytes);
@@ -194,6 +252,10 @@ Result<PrefixFileEntry> PrefixFileReader::next() {
   if (!is_known || !take_checksum(begin) || entry.parent < -1 || entry.parent >= num_read_) {
     is_damaged_ = true;
     return damaged("at page " + std::to_string(num_read_) + " of " + std::to_string(header_.num_entries));
+  }
+  if (num_read_ + 1 == header_.num_entries && position_ != bytes_.size()) {
+    is_damaged_ = true;
+    return damaged("at its end: more follows");
   }
   entry.tokens.resize(static_cast<size_t>(header_.page_size));
   std::memcpy(entry.tokens.data(), tokens.data(), tokens.size());

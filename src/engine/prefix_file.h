@@ -40,6 +40,10 @@ struct PrefixFileEntry {
   std::vector<std::span<const std::byte>> pages;  // a group each; empty: none
 };
 
+// The file that a writer to `path` would put in place: links are followed. Refuses what is there and is neither empty
+// nor a file of cached prefixes: such a one is never replaced. Asked at start, and by the writer.
+Result<std::string> find_replaceable_file(const std::string& path);
+
 class PrefixFileWriter {
  public:
   static Result<std::unique_ptr<PrefixFileWriter>> create(const std::string& path, const PrefixFileHeader& header);
@@ -68,7 +72,7 @@ class PrefixFileWriter {
 
 class PrefixFileReader {
  public:
-  // `bytes` outlive the reader and its entries.
+  // `bytes` outlive the reader and its entries, after which nothing may follow.
   static Result<PrefixFileReader> create(std::span<const std::byte> bytes);
 
   const PrefixFileHeader& header() const { return header_; }

@@ -2,6 +2,8 @@
 #include "engine/prefix_file.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -214,8 +216,67 @@ TEST_F(PrefixFileTest, DamagedFilesAreRefused) {
   }
   answer(*engine, prompts);
   engine = make();
-  write_file(good + "more");  // what follows is nobody's
+  expect_refused(good + '\0', good.size());  // what follows is nobody's
+  expect_refused(good + "more", good.size());
+  write_file(good);
   EXPECT_TRUE(engine->load_prefix_cache(path).is_ok());
+  ASSERT_TRUE(make()->save_prefix_cache(path).is_ok());
+  EXPECT_TRUE(make()->load_prefix_cache(path).is_ok());
+  engine->clear_prefix_cache();
+  expect_refused(read_file() + '\0', 0);  // of no entries
+}
+
+// Whatever a wrong name leads to stays as it is: only a file of prefixes, or an empty one, makes room.
+TEST_F(PrefixFileTest, OtherFilesAreNeverReplaced) {
+  auto engine = make();
+  answer(*engine, make_prompts(3));
+  const auto expect_kept = [&](const std::string& where, const std::string& word) {
+    for (const Status& status : {find_replaceable_file(where).status(), engine->save_prefix_cache(where).status()}) {
+      EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << where;
+      EXPECT_NE(status.message().find(word), std::string::npos) << where << ": " << status.message();
+    }
+  };
+  for (const std::string text : {"notes", "QUIREK", "GGUF and so on, a model of many bytes"}) {
+    write_file(text);
+    expect_kept(path, "no file of cached prefixes");
+    EXPECT_EQ(read_file(), text);
+  }
+  const std::string text = read_file();
+  const std::string link = (folder / "link").string();
+  fs::create_symlink(path, link);
+  expect_kept(link, "no file of cached prefixes");
+  EXPECT_EQ(read_file(), text);
+  expect_kept(folder.string(), "is a folder");
+  expect_kept(folder.string() + "/", "folder");
+  expect_kept((folder / "missing").string() + "/", "folder");
+  const std::string pipe = (folder / "pipe").string();
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  expect_kept(pipe, "not a regular file");
+  fs::remove(path);
+  expect_kept(link, "leads to no file");
+  EXPECT_TRUE(fs::is_symlink(link));
+
+  // What is ours, of whatever version, and what is empty makes room, also behind a link, which stays one.
+  for (const std::string old : {"", "QUIREKV0 of old"}) {
+    write_file(old);
+    ASSERT_TRUE(engine->save_prefix_cache(link).is_ok());
+    EXPECT_TRUE(fs::is_symlink(link));
+    EXPECT_TRUE(make()->load_prefix_cache(path).is_ok());
+  }
+  // Something that comes while the file is written.
+  const PrefixFileHeader header = {.key = "k: v\n", .page_size = 8, .num_groups = 1, .page_bytes = 64};
+  auto writer = PrefixFileWriter::create(path, header).value();
+  write_file("notes");
+  EXPECT_FALSE(writer->finish().is_ok());
+  EXPECT_EQ(read_file(), "notes");
+  // Under the name of the temporary file: what is ours goes, what is not stays.
+  fs::remove(path);
+  const std::string temporary = path + ".new." + std::to_string(::getpid());
+  std::ofstream(temporary) << "QUIREKV1 cut off";
+  EXPECT_TRUE(engine->save_prefix_cache(path).is_ok());
+  std::ofstream(temporary) << "notes";
+  EXPECT_FALSE(engine->save_prefix_cache(path).is_ok());
+  EXPECT_EQ(fs::file_size(temporary), 5u);
 }
 
 // With checksums that hold, so that the reader itself is what refuses.
