@@ -55,6 +55,29 @@ Result<json::value> parse_json(const std::string& name, std::string_view text) {
   return value;
 }
 
+// Of the outermost object of a text that is valid JSON, names that stand twice included.
+size_t num_members(std::string_view text) {
+  size_t count = 0;
+  size_t depth = 0;
+  bool is_in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (is_in_string) {
+      if (c == '\\') ++i;
+      is_in_string = c != '"';
+    } else if (c == '"') {
+      is_in_string = true;
+    } else if (c == '{' || c == '[') {
+      ++depth;
+    } else if (c == '}' || c == ']') {
+      --depth;
+    } else if (c == ':' && depth == 1) {
+      ++count;
+    }
+  }
+  return count;
+}
+
 // A whole number from 0 to 2^63 - 1.
 std::optional<int64_t> as_count(const json::value& value) {
   if (value.is_int64() && value.get_int64() >= 0) return value.get_int64();
@@ -92,6 +115,9 @@ class FileParser {
     const std::string_view text(reinterpret_cast<const char*>(bytes_.data()) + sizeof(header_bytes), header_bytes);
     ASSIGN_OR_RETURN(const json::value header, parse_json(name_ + ": the header", text));
     if (!header.is_object()) return error("the header is not a JSON object");
+    if (num_members(text) != header.get_object().size()) {
+      return error("the header has two tensors of one name: the file is damaged");
+    }
     for (const auto& [key, value] : header.get_object()) {
       if (key == "__metadata__") {
         if (!value.is_object()) return error("__metadata__ in the header is not an object");

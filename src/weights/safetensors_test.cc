@@ -55,6 +55,16 @@ TEST(SafetensorsTest, GivesBackWhatWasWritten) {
   EXPECT_EQ(file.find("x"), nullptr);
 }
 
+TEST(SafetensorsTest, TwoTensorsOfOneNameAreRefused) {
+  const std::string one = R"("a":{"dtype":"F16","shape":[1],"data_offsets":[0,2]})";
+  EXPECT_HAS(error_of_header("{" + one + "," + one + "}", 2), "two tensors of one name");
+  EXPECT_HAS(error_of_header(R"({"\u0061":{"dtype":"F16","shape":[1],"data_offsets":[0,2]},)" + one + "}", 2),
+             "two tensors of one name");
+  Bytes bytes = make_safetensors({}, R"({"a:\"{:":{"dtype":"F16","shape":[1],"data_offsets":[0,2]}})");
+  bytes.resize(bytes.size() + 2);
+  EXPECT_TRUE(SafetensorsFiles::parse("test", bytes, nullptr).is_ok());
+}
+
 TEST(SafetensorsTest, MetadataAndTrailingSpacesAreFine) {
   Bytes bytes = make_safetensors(
       {}, R"({"__metadata__":{"format":"pt"},"a":{"dtype":"F16","shape":[1],"data_offsets":[0,2]}}   )");
