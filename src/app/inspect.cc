@@ -120,7 +120,8 @@ void print_lines(const json::object& object, int indent) {
       print_lines(value.get_object(), indent + 2);
     } else {
       const bool is_bytes = key.find("bytes") != std::string_view::npos && value.is_int64();
-      std::string text = value.is_string() ? std::string(value.get_string()) : json::serialize(value);
+      std::string text = json::serialize(value);  // control bytes of a model's names stay escaped
+      if (value.is_string()) text = text.substr(1, text.size() - 2);
       if (is_bytes && value.get_int64() >= 1 << 20) text += " (" + format_bytes(value.get_int64()) + ")";
       print_result(fmt::format("{:{}}{:<36}{}\n", "", indent, name, text));
     }

@@ -162,6 +162,12 @@ TEST(HfConfig, UnknownArchitecturesAreNamedAndTheKnownListed) {
   EXPECT_NE(error_of(changed({{"architectures", ""}, {"model_type", R"("mamba")"}})).find("mamba"), std::string::npos);
 }
 
+TEST(HfConfig, UnknownArchitecturesAreNamedWithoutTheirControlBytes) {
+  const std::string message = error_of(changed({{"architectures", R"(["\u001b[31mMamba\n"])"}}));
+  EXPECT_NE(message.find("Mamba"), std::string::npos) << message;
+  EXPECT_EQ(message.find_first_of("\x1b\n"), std::string::npos) << message;
+}
+
 TEST(HfConfig, ModelTypeAloneWillDo) {
   EXPECT_EQ(must_parse(changed({{"architectures", ""}})).architecture, "llama");
 }
@@ -356,7 +362,7 @@ INSTANTIATE_TEST_SUITE_P(
     All, BadGgufField,
     ::testing::Values(BadField{"general.architecture", "", "general.architecture is missing"},
                       BadField{"general.architecture", R"("falcon")",
-                               "\"falcon\", which is not supported; supported are: llama, qwen2"},
+                               "'falcon', which is not supported; supported are: llama, qwen2"},
                       BadField{"general.architecture", "3", "general.architecture is 3"},
                       BadField{"llama.expert_count", "8", "mixture of experts are not supported"},
                       BadField{"llama.block_count", "0", "llama.block_count is 0"},

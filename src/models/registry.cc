@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "weights/messages.h"
+
 namespace quire {
 namespace {
 
@@ -13,8 +15,8 @@ Status unknown_architecture(std::string_view name, bool is_gguf) {
     const std::string_view shown = is_gguf ? spec->gguf_name : spec->hf_names[0];
     if (!shown.empty()) known += (known.empty() ? "" : ", ") + std::string(shown);
   }
-  return unimplemented("the model's architecture is \"" + std::string(name) +
-                       "\", which is not supported; supported are: " + known);
+  return unimplemented("the model's architecture is " + quoted(name) +
+                       ", which is not supported; supported are: " + known);
 }
 
 }  // namespace
