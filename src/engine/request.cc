@@ -99,13 +99,16 @@ Status validate_request(const Request& request, const RequestLimits& limits) {
     if (sampling.num_prompt_logprobs >= 0) return bad("prompt_logprobs", "an embedding has none");
     if (request.constraint != nullptr) return bad("constraint", "an embedding has none");
   }
-  RETURN_IF_ERROR(check_count("n", sampling.n, 1, limits.max_n));
+  if (sampling.n < 1 || sampling.n > limits.max_n) {
+    return bad("n", std::to_string(sampling.n) + " is outside 1 to " + std::to_string(limits.max_n) +
+                        ": at most 128, and what --max-num-seqs lets run at once");
+  }
   RETURN_IF_ERROR(check_range("temperature", sampling.temperature, 0.0, 100.0));
   RETURN_IF_ERROR(check_range("top_p", sampling.top_p, 0.0, 1.0));
   RETURN_IF_ERROR(check_range("min_p", sampling.min_p, 0.0, 1.0));
   RETURN_IF_ERROR(check_range("typical_p", sampling.typical_p, 0.0, 1.0));
   if (sampling.top_k < -1) return bad("top_k", "it is a count, or 0 or -1 for no filter");
-  RETURN_IF_ERROR(check_range("repetition_penalty", sampling.repetition_penalty, 0.01, 100.0));
+  RETURN_IF_ERROR(check_range("repetition_penalty", sampling.repetition_penalty, 0.01f, 100.0));
   RETURN_IF_ERROR(check_range("presence_penalty", sampling.presence_penalty, -2.0, 2.0));
   RETURN_IF_ERROR(check_range("frequency_penalty", sampling.frequency_penalty, -2.0, 2.0));
   RETURN_IF_ERROR(

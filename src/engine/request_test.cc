@@ -31,6 +31,7 @@ TEST(Request, WhatIsWrongIsNamed) {
   expect_refused(check({}, {100}), "prompt");
   expect_refused(check({.n = 0}), "n:");
   expect_refused(check({.n = 1000000}), "n:");
+  expect_refused(check({.n = 9}), "--max-num-seqs");
   expect_refused(check({.temperature = -1.0f}), "temperature");
   expect_refused(check({.temperature = std::nanf("")}), "temperature");
   expect_refused(check({.top_k = -2}), "top_k");
@@ -38,6 +39,7 @@ TEST(Request, WhatIsWrongIsNamed) {
   expect_refused(check({.min_p = -0.1f}), "min_p");
   expect_refused(check({.typical_p = 2.0f}), "typical_p");
   expect_refused(check({.repetition_penalty = 0.0f}), "repetition_penalty");
+  EXPECT_TRUE(check({.repetition_penalty = 0.01f}).is_ok());
   expect_refused(check({.presence_penalty = 3.0f}), "presence_penalty");
   expect_refused(check({.frequency_penalty = -3.0f}), "frequency_penalty");
   expect_refused(check({.logit_bias = {{101, 1.0f}}}), "logit_bias");
@@ -95,6 +97,25 @@ TEST(MemoryPlan, ContextGivesWayUnlessItWasAskedFor) {
   EXPECT_TRUE(plan_memory(input).is_ok());
   input.requested_max_model_len = 4097;
   expect_refused(plan_memory(input).status(), "4096");
+}
+
+// Swap space is blamed only where all else has room.
+TEST(MemoryPlan, AStepThatIsTooLargeIsNamed) {
+  MemoryPlanInput input = plan_input();
+  input.is_on_host = true;
+  input.available_host_bytes = input.available_bytes;
+  input.scratch_bytes = 2 * input.available_bytes;
+  for (const int64_t swap_space : {int64_t{0}, int64_t{1} << 20}) {
+    input.swap_space_bytes = swap_space;
+    const Status status = plan_memory(input).status();
+    expect_refused(status, "a step needs 2.00 GiB");
+    expect_refused(status, "--max-num-seqs");
+    EXPECT_EQ(status.message().find("--swap-space"), std::string::npos) << status.message();
+  }
+  input.scratch_bytes = int64_t{100} << 20;
+  EXPECT_TRUE(plan_memory(input).is_ok());
+  input.swap_space_bytes = input.available_bytes;
+  expect_refused(plan_memory(input).status(), "--swap-space");
 }
 
 TEST(MemoryPlan, TellsTheTokensOfAStep) {

@@ -124,6 +124,7 @@ TEST(CompletionBody, SaysWhatIsWrongAndWhere) {
           {R"({"prompt":"x","temperature":1e999})", "temperature", "not Infinity"},
           {R"({"prompt":"x","logprobs":21})", "logprobs", "20"},
           {R"({"prompt":"x","prompt_logprobs":1000})", "prompt_logprobs", "20"},
+          {R"({"prompt":"x","allowed_token_ids":[]})", "allowed_token_ids", "empty"},
           {R"({"prompt":"x","logit_bias":{"-1":1}})", "logit_bias", "-1"},
           {R"({"prompt":"x","suffix":"end"})", "suffix", "not supported"},
           {R"({"prompt":"x","stream":"yes"})", "stream", "true or false"},

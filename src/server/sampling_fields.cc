@@ -145,7 +145,13 @@ constexpr SamplingField kFields[] = {
     {"stop_token_ids", SamplingValueKind::kIntegers, "Tokens that end the answer",
      [](Options& o, const Value& v) { return set_token_ids(o.params.stop_token_ids, "stop_token_ids", v); }},
     {"allowed_token_ids", SamplingValueKind::kIntegers, "The only tokens that may come",
-     [](Options& o, const Value& v) { return set_token_ids(o.params.allowed_token_ids, "allowed_token_ids", v); }},
+     [](Options& o, const Value& v) {
+       if (v.is_array() && v.get_array().empty()) {
+         return invalid_argument(
+             "allowed_token_ids is empty, so that nothing may come: leave it out to allow all tokens");
+       }
+       return set_token_ids(o.params.allowed_token_ids, "allowed_token_ids", v);
+     }},
     {"ignore_eos", SamplingValueKind::kFlag, "Go on past the model's own stop tokens",
      [](Options& o, const Value& v) { return set_flag(o.params.ignore_eos, "ignore_eos", v); }},
     {"repetition_penalty", SamplingValueKind::kNumber, "Over 1 makes tokens of prompt and answer less likely to return",
