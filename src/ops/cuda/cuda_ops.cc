@@ -77,6 +77,14 @@ Result<int> count_devices() {
   int num_devices = 0;
   if (const cudaError_t error = cudaGetDeviceCount(&num_devices); error != cudaSuccess || num_devices == 0) {
     (void)cudaGetLastError();
+    int driver_version = 0;
+    if (error == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver_version) == cudaSuccess &&
+        driver_version == 0) {
+      return unavailable(
+          "no NVIDIA driver is installed here, or this container does not see it: install one (in a container, start "
+          "it "
+          "with its GPUs), or use the CPU");
+    }
     return unavailable(std::string("no NVIDIA GPU was found (") +
                        (error == cudaSuccess ? "none is visible" : cudaGetErrorString(error)) +
                        "): check nvidia-smi, or use the CPU");
