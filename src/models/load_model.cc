@@ -170,7 +170,13 @@ Result<std::unique_ptr<Model>> load_model(const Checkpoint& checkpoint, Ops& ops
   const ArchitectureSpec& spec = *parsed.spec;
   const ModelConfig& config = parsed.config;
   const AnyTensorSource any_tensor(options.random_format.value_or(FormatId::kBF16));
-  const TensorSource& source = checkpoint.has_tensors() ? checkpoint.tensors() : any_tensor;
+  std::optional<OneFormatSource> forced;
+  if (options.is_random_format_forced && options.random_format.has_value() && checkpoint.has_tensors()) {
+    forced.emplace(checkpoint.tensors(), *options.random_format);
+  }
+  const TensorSource& source = forced.has_value()         ? *forced
+                               : checkpoint.has_tensors() ? checkpoint.tensors()
+                                                          : any_tensor;
   ASSIGN_OR_RETURN(const HeadShare heads, share_heads(config.num_heads, config.num_kv_heads, options.rank));
   ASSIGN_OR_RETURN(const WeightMap map, make_weight_map(spec, config, checkpoint.kind, source, options.rank));
   ASSIGN_OR_RETURN(const LoadedWeights weights, load_weights(map, source, ops, options));

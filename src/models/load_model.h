@@ -24,6 +24,7 @@ struct LoadModelOptions {
   std::optional<DType> activation_dtype;  // none: f32 on the CPU; on a GPU that of the model's floats, f16 or bf16
   // Random weights in place of the file's: of its tensors' formats, or of this one where it has no tensors.
   std::optional<FormatId> random_format = {};
+  bool is_random_format_forced = false;               // that format whatever the file's tensors have
   std::function<void(const LoadProgress&)> progress;  // may be empty
   std::function<void(const std::string&)> warn = {};  // oddities that do not stop us: unused tensors; may be empty
 };

@@ -75,6 +75,23 @@ TEST(LoadModel, MissingTensorsAreNamed) {
   expect_error(open_changed("llama", {{"attention_bias", "true"}}), {"model.layers.0.self_attn.q_proj.bias"});
 }
 
+TEST(LoadModel, RandomWeightsOfAFormatThatTheFileDoesNotHave) {
+  const std::unique_ptr<Ops> ops = make_ops(BackendKind::kReference);
+  const Checkpoint checkpoint = open((golden("llama") / "model.gguf").string());
+  const auto num_bytes = [&](std::optional<FormatId> format, bool is_forced) {
+    LoadModelOptions options;
+    options.random_format = format;
+    options.is_random_format_forced = is_forced;
+    auto model = load_model(checkpoint, *ops, options);
+    EXPECT_TRUE(model.is_ok()) << model.status().message();
+    return model.is_ok() ? model.value()->weight_bytes() : 0;
+  };
+  const int64_t of_file = num_bytes(std::nullopt, false);
+  EXPECT_EQ(num_bytes(FormatId::kQ4_0, false), of_file);
+  EXPECT_LT(num_bytes(FormatId::kQ4_0, true), of_file);
+  EXPECT_GT(num_bytes(FormatId::kF32, true), of_file);
+}
+
 TEST(LoadModel, MisshapenTensorsAreNamed) {
   expect_error(open_changed("llama", {{"intermediate_size", "64"}}),
                {"model.layers.1.mlp.up_proj.weight", "[96, 32]", "[64, 32]"});

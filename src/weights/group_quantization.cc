@@ -14,6 +14,19 @@ namespace json = boost::json;
 
 constexpr uint64_t kMaxJsonDepth = 32;
 
+// The object quantization_config, where there is one. What is wrong with the text as a whole is said by who reads the
+// model's configuration.
+std::optional<json::object> find_config(std::string_view config_json) {
+  json::parse_options options;
+  options.max_depth = kMaxJsonDepth;
+  json::error_code error;
+  const json::value value = json::parse(config_json, error, {}, options);
+  if (error || !value.is_object()) return std::nullopt;
+  const json::value* config = value.get_object().if_contains("quantization_config");
+  if (config == nullptr || !config->is_object()) return std::nullopt;
+  return config->get_object();
+}
+
 std::string text_of(const json::object& object, std::string_view key, std::string_view otherwise = {}) {
   const json::value* value = object.if_contains(key);
   if (value == nullptr || !value->is_string()) return std::string(otherwise);
@@ -133,21 +146,19 @@ Result<std::optional<GroupQuantization>> read_compressed_tensors(const json::obj
 
 }  // namespace
 
+std::string quantization_method(std::string_view config_json) {
+  const std::optional<json::object> config = find_config(config_json);
+  return config.has_value() ? text_of(*config, "quant_method") : std::string();
+}
+
 Result<std::optional<GroupQuantization>> read_group_quantization(std::string_view config_json) {
-  json::parse_options options;
-  options.max_depth = kMaxJsonDepth;
-  json::error_code error;
-  const json::value value = json::parse(config_json, error, {}, options);
-  // What is wrong with the text as a whole is said by who reads the model's configuration.
-  if (error || !value.is_object()) return std::optional<GroupQuantization>();
-  const json::value* config = value.get_object().if_contains("quantization_config");
-  if (config == nullptr || !config->is_object()) return std::optional<GroupQuantization>();
-  const std::string method = text_of(config->get_object(), "quant_method");
-  if (method == "gptq" || method == "awq") RETURN_IF_ERROR(check_types(config->get_object()));
-  if (method == "compressed-tensors") return read_compressed_tensors(config->get_object());
+  const std::optional<json::object> config = find_config(config_json);
+  if (!config.has_value()) return std::optional<GroupQuantization>();
+  const std::string method = text_of(*config, "quant_method");
+  if (method == "gptq" || method == "awq") RETURN_IF_ERROR(check_types(*config));
+  if (method == "compressed-tensors") return read_compressed_tensors(*config);
   if (method != "gptq" && method != "awq") return unsupported("the quant_method " + quoted(method));
-  ASSIGN_OR_RETURN(const GroupQuantization result,
-                   method == "gptq" ? read_gptq(config->get_object()) : read_awq(config->get_object()));
+  ASSIGN_OR_RETURN(const GroupQuantization result, method == "gptq" ? read_gptq(*config) : read_awq(*config));
   return std::optional(result);
 }
 

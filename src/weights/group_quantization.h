@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "base/status.h"
@@ -23,6 +24,9 @@ struct GroupQuantization {
   bool has_own_order = false;  // inputs may belong to groups in another order, which a tensor of each matrix lists
   int stored_zero_shift = 0;   // added to a stored zero point, which has 4 bits: GPTQ's first format has one less
 };
+
+// The quant_method that config.json names, whatever it is; empty where it names none.
+std::string quantization_method(std::string_view config_json);
 
 // What config.json's quantization_config says; nothing where it has none. An error where it names another method, or a
 // form of one of these that is not supported.

@@ -1,5 +1,6 @@
 #include "weights/random_weights.h"
 
+#include <algorithm>
 #include <map>
 
 namespace quire {
@@ -7,6 +8,24 @@ namespace quire {
 AnyTensorSource::AnyTensorSource(FormatId format) {
   tensor_.format = format;
   tensor_.type_name = quant_format(format).name;
+}
+
+OneFormatSource::OneFormatSource(const TensorSource& source, FormatId format)
+    : tensors_(source.tensors().begin(), source.tensors().end()) {
+  for (SourceTensor& tensor : tensors_) {
+    tensor.data = {};
+    if (tensor.sizes.size() < 2) continue;
+    tensor.format = format;
+    tensor.type_name = quant_format(format).name;
+  }
+  std::sort(tensors_.begin(), tensors_.end(),
+            [](const SourceTensor& a, const SourceTensor& b) { return a.name < b.name; });
+}
+
+const SourceTensor* OneFormatSource::find(std::string_view name) const {
+  const auto found = std::lower_bound(tensors_.begin(), tensors_.end(), name,
+                                      [](const SourceTensor& a, std::string_view b) { return a.name < b; });
+  return found != tensors_.end() && found->name == name ? &*found : nullptr;
 }
 
 class RandomWeightsJob {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <vector>
 
 #include "quant/format.h"
 #include "weights/loader.h"
@@ -19,6 +20,19 @@ struct RandomWeightCallbacks {
 // The seed of a matrix is its place in the map.
 Result<LoadedWeights> make_random_weights(const WeightMap& map, const TensorSource& source, FormatId format, Rank rank,
                                           const RandomWeightCallbacks& callbacks);
+
+// Another source's tensors without their bytes, all matrices of one format: what random weights of a format that the
+// files do not have are made for.
+class OneFormatSource final : public TensorSource {
+ public:
+  OneFormatSource(const TensorSource& source, FormatId format);
+  std::span<const SourceTensor> tensors() const override { return tensors_; }
+  const SourceTensor* find(std::string_view name) const override;
+  std::shared_ptr<const void> owner() const override { return nullptr; }
+
+ private:
+  std::vector<SourceTensor> tensors_;  // by name
+};
 
 // A source for map makers that has every tensor they ask for, all of one format, and no bytes.
 class AnyTensorSource final : public TensorSource {
