@@ -161,12 +161,14 @@ class Engine {
   Engine(Ops& ops, const Model& model, const EngineOptions& options);
   Status init();
 
-  // engine.cc
+  // engine_step.cc
   void note_scheduled(const StepPlan& plan, Clock::time_point now);
   void plan_ahead(const StepPlan& plan);
   bool can_launch_ahead(const StepPlan& plan);
   void launch_ahead();
+  // num_ahead: tokens that the plan's sequences will have got by then.
   void start(const StepPlan& plan, int num_ahead);
+  void plan_sampling(DeviceSampler& sampler, const StepPlan& plan, int num_ahead);
   DeviceSampler* other_sampler() const;
   Status drop_launched(int64_t step);
   double useful_share();
@@ -176,8 +178,7 @@ class Engine {
   Status load_prefix_entries(class PrefixFileReader& reader, PrefixFileTokens* tokens);
 
   // engine_output.cc: from a step's logits to events, and the ends of requests
-  // num_ahead: tokens that the sequences will have got by then.
-  void plan_sampling(DeviceSampler& sampler, const StepPlan& plan, int num_ahead);
+  // num_ahead: tokens that the sequence will have got by then.
   SampleCall sample_call(const ActiveRequest& request, const Sequence& sequence, std::span<const float> logits,
                          int num_ahead = 0) const;
   void sample_ahead(const StepPlan& plan, std::span<const float> logits);
