@@ -7,6 +7,7 @@ model are skipped, visibly. Uses the standard library only.
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -52,6 +53,11 @@ class UsageTest(unittest.TestCase):
             (["generate", "m", "--page-size", "17"], "17"),
             (["generate", "m", "--kv-cache-memory", "2 bananas"], "bananas"),
             (["generate", "m", "--device", "cuda:x"], "cuda:x"),
+            (["generate", "m", "--gpu-memory-utilization", "nan"], "nan"),
+            (["tune", "m", "--seconds", "nan"], "nan"),
+            (["serve", "m", "--host", ""], "127.0.0.1"),
+            (["serve", "m", "--quantization", "nonsense"], "int8"),
+            (["serve", "m", "--quantization", ""], "int8"),
             (["generate", "m", "--logit-bias", "x:1"], "x"),
             (["generate", "m", "--prompt", "a", "--prompts", __file__], "--prompts"),
         ]:
@@ -162,7 +168,37 @@ class OutputTest(unittest.TestCase):
                 line, = json_lines(run("bench", folder, "--load-format", "dummy", "--quantization", quantization, "--prompt-lens", 8, "--gen-lens", 4,
                                        "--repeats", 1, "--json", check_code=0).out)
                 self.assertGreater(line["decode_tok_s"]["min"], 0)
-            self.assertIn("q4_k", run("bench", folder, "--load-format", "dummy", "--quantization", "q9", check_code=1).err)
+        self.assertIn("tempature", run(*bench, '{"tempature": 0.7}', check_code=1).err)
+            self.assertIn("q4_k", run("bench", folder, "--load-format", "dummy", "--quantization", "q9", check_code=2).err)
+
+    def test_random_weights_are_of_the_format_that_is_asked_for(self):
+        def weights(model, *arguments):
+            err = run("bench", model, "--device", "cpu", "--load-format", "dummy", "--prompt-lens", 8, "--gen-lens", 4, "--repeats", 1, *arguments, check_code=0).err
+            return re.search(r"weights ([0-9.]+ \w+)", err)[1], err
+        folder = pathlib.Path(self.MODEL).parent
+        sizes = {quantization: weights(self.MODEL, "--quantization", quantization)[0] for quantization in ("none", "f32", "q8_0", "q4_0")}
+        self.assertEqual(len(set(sizes.values())), 4, sizes)
+        error = run("bench", self.MODEL, "--load-format", "dummy", "--quantization", "Q4_K_M", check_code=1).err  # 32 inputs, in blocks of 256
+        self.assertIn("q4_k", error)
+        config = json.loads((folder / "config.json").read_text())
+        with tempfile.TemporaryDirectory() as changed:
+            def weights_by(**quantization):
+                (pathlib.Path(changed) / "config.json").write_text(json.dumps({**config, "hidden_size": 128, "intermediate_size": 128, "num_attention_heads": 4,
+                                                                                  "num_key_value_heads": 4, "head_dim": 32, "quantization_config": quantization}))
+                return weights(changed)
+            awq, told = weights_by(quant_method="awq", bits=4, group_size=128)
+            self.assertIn("int4_g128", told)
+            fp8, told = weights_by(quant_method="fp8")
+            self.assertIn("16 bits", told)
+            self.assertNotEqual(awq, fp8)
+
+    def test_flags_that_exclude_each_other_are_refused(self):
+        for device, backend in (("cuda", "cpu"), ("cuda:0", "reference"), ("cpu", "cuda")):
+            for command in (["generate", "--prompt", "a"], ["serve"], ["tune"]):
+                error = run(command[0], self.MODEL, *command[1:], "--device", device, "--backend", backend, check_code=1).err
+                self.assertIn("exclude each other", error)
+        for flags in (["--load-format", "dummy"], ["--kernel", "linear=avx2"], ["--backend", "reference"], ["--quantization", "int8"]):
+            self.assertIn(flags[0], run("tune", self.MODEL, "--device", "cpu" if flags[0] != "--backend" else "auto", *flags, check_code=1).err)
 
     def test_quantization_is_no_claim_about_another_checkpoint(self):
         for quantization in ("awq", "gptq"):

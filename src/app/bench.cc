@@ -96,6 +96,13 @@ Result<SamplingParams> parse_sampling(const std::string& text) {
   if (error || !value.is_object()) {
     return invalid_argument("--sampling takes a JSON object, such as '{\"repetition_penalty\": 1.1, \"logprobs\": 5}'");
   }
+  for (const auto& [key, ignored] : value.get_object()) {
+    const std::span<const SamplingField> fields = sampling_fields();
+    const std::string_view name(key.data(), key.size());
+    if (std::none_of(fields.begin(), fields.end(), [&](const SamplingField& field) { return field.name == name; })) {
+      return invalid_argument("--sampling: there is no field " + json::serialize(json::string(key)));
+    }
+  }
   RETURN_IF_ERROR(apply_sampling_fields(sampling, value.get_object()));
   return sampling.params;
 }

@@ -274,9 +274,9 @@ std::function<Status()> declare_bench_serve(CLI::App& parser) {
          "Requests in flight at most; default: 1, or 1024 with --request-rate")
       ->check(CLI::Range(0, 16384));
   option("--request-rate", options->request_rate, "Requests a second, arriving at random (Poisson); 0: as answers come")
-      ->check(CLI::Range(0.0, 1e6));
+      ->check(number_in(0.0, 1e6));
   option("--duration", options->duration_s, "Seconds after which no request is sent; 0: no limit")
-      ->check(CLI::Range(0.0, 1e7));
+      ->check(number_in(0.0, 1e7));
   option("--prompts", options->prompt_kind, "Random prompts: words, or ids (tokens exactly; completions only)")
       ->check(CLI::IsMember({"words", "ids"}));
   option("--shared-prefix-len", options->prompts.shared_prefix_len, "Words or ids that all prompts begin with")
@@ -291,7 +291,7 @@ std::function<Status()> declare_bench_serve(CLI::App& parser) {
   option("--dataset", options->prompts.dataset, "JSON or JSON lines of prompts, messages or ShareGPT conversations")
       ->check(CLI::ExistingFile);
   parser.add_flag("--ignore-eos", options->has_ignore_eos, "Answers go on to --output-len (not every server knows it)");
-  option("--temperature", options->temperature, "Sampling temperature")->check(CLI::Range(0.0, 100.0));
+  option("--temperature", options->temperature, "Sampling temperature")->check(number_in(0.0, 100.0));
   option("--extra-body", options->extra_body, "Fields to add to every request: a JSON object");
   option("--warmup", options->num_warmup, "Requests before the clock starts")->check(CLI::Range(0, 10000));
   option("--seed", options->prompts.seed, "Of prompts, lengths and arrivals");
@@ -300,8 +300,8 @@ std::function<Status()> declare_bench_serve(CLI::App& parser) {
                   "Count requests within limits in ms: ttft:500 tpot:50 itl:200 e2e:9000")
       ->check([](const std::string& text) { return complaint(parse_goodput({text}).status()); });
   option("--timeout", options->timeout_s, "Seconds without a byte after which a request has failed")
-      ->check(CLI::Range(0.001, 1e6));
-  option("--wait", options->wait_s, "Seconds to wait for the server to come up")->check(CLI::Range(0.0, 1e6));
+      ->check(number_in(0.001, 1e6));
+  option("--wait", options->wait_s, "Seconds to wait for the server to come up")->check(number_in(0.0, 1e6));
   parser.add_flag("--json", options->is_json, "One JSON object on stdout");
   option("--details", options->details_file, "Write a JSON line a request to this file");
   return [options, output_len] {

@@ -18,6 +18,7 @@
 #include "text/grammar_cache.h"
 #include "text/grammar_vocabulary.h"
 #include "weights/group_quantization.h"
+#include "weights/messages.h"
 
 namespace quire::app {
 
@@ -253,7 +254,43 @@ Result<std::unique_ptr<TextFrontend>> open_text_frontend(const Checkpoint& check
   return TextFrontend::create(std::move(tokenizer), chat_template, parsers);
 }
 
-Result<ModelSession> open_model_session(const EngineFlags& flags, Console& console, const SessionOptions& options) {
+namespace {
+
+// What random weights are made of: what --quantization names, else what the files have or their config says.
+void choose_random_format(const Checkpoint& checkpoint, EngineFlags& flags, LoadModelOptions& options,
+                          Console& console) {
+  const bool is_given = flags.quantization != "none";
+  options.random_format = find_random_format(flags.quantization).value_or(FormatId::kBF16);
+  options.is_random_format_forced = is_given;
+  const std::string_view name = quant_format(*options.random_format).name;
+  if (is_given && find_random_format(flags.quantization).has_value() && flags.quantization != name) {
+    console.info(fmt::format("random weights: all matrices {}", name));
+  }
+  if (is_given || checkpoint.has_tensors()) return;
+  const std::string config = checkpoint.config_json.value_or("");
+  const std::string method = quantization_method(config);
+  if (method.empty()) return;
+  if (const auto groups = read_group_quantization(config); groups.is_ok()) {
+    options.random_format = FormatId::kInt4G128;
+    console.info("random weights: all matrices int4_g128, as the model's quantization_config has " + method +
+                 " (--quantization bf16: 16 bits)");
+    return;
+  }
+  const bool has_gpu = wants_cuda(flags) || (names_no_device(flags) && gpu_of_tuning(gpu_index(flags)).is_ok());
+  if (method == "fp8" && has_gpu) {
+    flags.quantization = "fp8";
+    console.info("random weights: fp8, as the model's quantization_config says (--quantization bf16: 16 bits)");
+    return;
+  }
+  console.warn("the model's quantization_config has " + quire::quoted(method) +
+               ", but its random weights are of 16 bits: --quantization names another format");
+}
+
+}  // namespace
+
+Result<ModelSession> open_model_session(const EngineFlags& given_flags, Console& console,
+                                        const SessionOptions& options) {
+  EngineFlags flags = given_flags;
   const auto begin = std::chrono::steady_clock::now();
   RETURN_IF_ERROR(check_supported(flags));
   ASSIGN_OR_RETURN(const std::filesystem::path path, resolve_model(flags.model, read_environment(), console));
@@ -275,13 +312,14 @@ Result<ModelSession> open_model_session(const EngineFlags& flags, Console& conso
   }
   if (options.reads_sampling_defaults) session.default_sampling = read_default_sampling(checkpoint, console);
   LoadModelOptions load_options;
-  if (is_random) load_options.random_format = find_format_by_name(flags.quantization).value_or(FormatId::kBF16);
+  if (is_random) choose_random_format(checkpoint, flags, load_options, console);
+  const bool has_own_format = is_random && (load_options.is_random_format_forced || !checkpoint.has_tensors());
   const WeightKind weights = flags.quantization == "int8" ? WeightKind::kInteger
-                             : is_random                  ? weight_kind(*load_options.random_format)
+                             : has_own_format             ? weight_kind(*load_options.random_format)
                                                           : main_weight_kind(checkpoint.tensors());
   ASSIGN_OR_RETURN(session.ops, choose_ops(flags, weights, options, console));
   if (session.ops->device().kind == DeviceKind::kCpu) RETURN_IF_ERROR(check_supported_on_cpu(flags));
-  if (checkpoint.has_tensors()) {
+  if (checkpoint.has_tensors() && !has_own_format) {
     // Said before minutes of loading, not after.
     RETURN_IF_ERROR(check_weights_fit(num_bytes_of(checkpoint.tensors()), session.ops->memory().free_bytes));
   }

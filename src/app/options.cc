@@ -4,9 +4,49 @@
 #include <cstdlib>
 #include <optional>
 
-#include "quant/format.h"
-
 namespace quire::app {
+
+namespace {
+
+std::string names_of_formats() {
+  std::string names;
+  for (const QuantFormat& known : kQuantFormats) names += (names.empty() ? "" : ", ") + std::string(known.name);
+  return names;
+}
+
+// Empty where it is a value of --quantization.
+std::string check_quantization(const std::string& text) {
+  for (const char* known : {"none", "int8", "fp8", "awq", "gptq"}) {
+    if (text == known) return {};
+  }
+  if (find_random_format(text).has_value()) return {};
+  return "'" + text + "' is not known: there are none, int8, fp8, awq and gptq, and for --load-format dummy " +
+         names_of_formats();
+}
+
+}  // namespace
+
+CLI::Validator number_in(double low, double high) {
+  return CLI::Validator(
+      [low, high](std::string& text) {
+        char* end = nullptr;
+        const double number = std::strtod(text.c_str(), &end);
+        if (end != text.c_str() && *end == '\0' && number >= low && number <= high) return std::string();
+        char bounds[64];
+        std::snprintf(bounds, sizeof(bounds), "%g to %g", low, high);
+        return "'" + text + "' is not a number from " + bounds;
+      },
+      CLI::Range(low, high).get_description());
+}
+
+std::optional<FormatId> find_random_format(const std::string& quantization) {
+  std::string name = quantization;
+  for (char& c : name) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  if (name.size() > 4 && (name.ends_with("_k_s") || name.ends_with("_k_m") || name.ends_with("_k_l"))) {
+    name.resize(name.size() - 2);
+  }
+  return find_format_by_name(name);
+}
 
 int64_t parse_memory_size(const std::string& text) {
   struct Unit {
@@ -38,11 +78,16 @@ Status check_supported_on_cpu(const EngineFlags& flags) {
 }
 
 Status check_supported(const EngineFlags& flags) {
+  const bool is_cuda = flags.device.starts_with("cuda");
+  if ((is_cuda && (flags.backend == "cpu" || flags.backend == "reference")) ||
+      (flags.device == "cpu" && flags.backend == "cuda")) {
+    return invalid_argument("--device " + flags.device + " and --backend " + flags.backend +
+                            " exclude each other: leave one of them out");
+  }
   if (flags.preemption == "swap" && flags.swap_space_bytes == 0) {
     return invalid_argument("--preemption swap needs room to swap to: give a --swap-space, such as 2GiB");
   }
   if (flags.quantization != "none" && flags.quantization != "fp8" && flags.quantization != "int8") {
-    const std::optional<FormatId> format = find_format_by_name(flags.quantization);
     // A checkpoint of AWQ or GPTQ says so itself.
     const bool is_said_by_checkpoint = flags.quantization == "awq" || flags.quantization == "gptq";
     if (flags.load_format != "dummy" && !is_said_by_checkpoint) {
@@ -51,11 +96,8 @@ Status check_supported(const EngineFlags& flags) {
           " is not supported yet: quantizing while loading, but for int8, and fp8 on a GPU; give a GGUF file that is "
           "quantized already");
     }
-    if (!format.has_value()) {
-      std::string names;
-      for (const QuantFormat& known : kQuantFormats) names += (names.empty() ? "" : ", ") + std::string(known.name);
-      return invalid_argument("--quantization " + flags.quantization +
-                              " is not a format of random weights; there are " + names);
+    if (const std::string wrong = check_quantization(flags.quantization); !wrong.empty()) {
+      return invalid_argument("--quantization: " + wrong);
     }
   }
   return ok_status();
@@ -119,7 +161,7 @@ void add_engine_flags(CLI::App& parser, EngineFlags& flags) {
   option("--gpu-memory-utilization", flags.memory_utilization,
          "Share of the device's memory that may be used, weights included; on the CPU: of the memory that is free once "
          "they are loaded; 0: the engine's default")
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(number_in(0.0, 1.0));
   parser
       .add_option_function<std::string>(
           "--swap-space", [&flags](const std::string& text) { flags.swap_space_bytes = parse_memory_size(text); },
@@ -144,11 +186,12 @@ void add_engine_flags(CLI::App& parser, EngineFlags& flags) {
       ->check(CLI::IsMember({"auto", "dummy"}));
   option("--quantization", flags.quantization,
          "Weights: none, as the files hold them (awq, gptq: the same); int8, or fp8 on a GPU, from float weights while "
-         "loading; a format (q4_k, int4_g128, ...) for --load-format dummy");
-  option(
-      "--sameness", flags.sameness,
-      "Answers whose bits depend on nothing that runs beside them: auto, strict or off; the CPU always keeps strict, at "
-      "no cost; a GPU only where it is asked for, at a price (docs/scheduling.md)")
+         "loading; a format (q4_k, int4_g128, ...) for --load-format dummy")
+      ->check(CLI::Validator([](std::string& text) { return check_quantization(text); }, ""));
+  option("--sameness", flags.sameness,
+         "Answers whose bits depend on nothing that runs beside them: auto, strict or off; the CPU always keeps "
+         "strict, at "
+         "no cost; a GPU only where it is asked for, at a price (docs/scheduling.md)")
       ->check(CLI::IsMember({"auto", "strict", "off"}));
   parser.add_flag("--no-prefix-cache", flags.is_prefix_cache_off, "Do not share pages between equal prefixes")
       ->group(group);

@@ -8,10 +8,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
+#include "quant/format.h"
 #include "server/http_client.h"
 
 namespace quire::app {
@@ -77,6 +79,12 @@ void add_model_argument(CLI::App& parser, std::string& model);
 // instead.
 Status check_supported(const EngineFlags& flags);
 Status check_supported_on_cpu(const EngineFlags& flags);
+
+// CLI::Range for numbers that may have a fraction: nan is outside.
+CLI::Validator number_in(double low, double high);
+
+// The format of random weights that --quantization names, by GGUF's names of mixed files too: q4_k_m is q4_k.
+std::optional<FormatId> find_random_format(const std::string& quantization);
 
 // "2GiB", "512M", "1.5GB", "1073741824" → bytes; throws CLI::ValidationError with what is accepted.
 int64_t parse_memory_size(const std::string& text);

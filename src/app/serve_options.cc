@@ -49,10 +49,13 @@ void add_serve_flags(CLI::App& parser, ServeFlags& flags) {
             name, [&value](double given) { value = std::chrono::milliseconds(std::llround(given * 1e3)); }, meaning)
         ->group(group)
         ->default_str(std::to_string(value.count() / 1000))
-        ->check(CLI::Range(0.1, 86400.0));
+        ->check(number_in(0.1, 86400.0));
   };
   option("--host", flags.http.host,
-         "Address to listen on: 127.0.0.1 (this machine alone), 0.0.0.0 (everybody), ::1, ::, a name, or unix:PATH");
+         "Address to listen on: 127.0.0.1 (this machine alone), 0.0.0.0 (everybody), ::1, ::, a name, or unix:PATH")
+      ->check([](const std::string& text) {
+        return std::string(text.empty() ? "it is empty: 0.0.0.0 is everybody, 127.0.0.1 this machine" : "");
+      });
   option("--port", flags.http.port, "Port to listen on; 0: any free one")->check(CLI::Range(0, 65535));
   option("--api-key-file", flags.api_key_file,
          "File of API keys, a line NAME KEY each; read again on SIGHUP. Without it no key is asked for")
@@ -93,10 +96,10 @@ void add_serve_flags(CLI::App& parser, ServeFlags& flags) {
          "How the model marks its thinking, by vLLM's names; auto: by its chat template; none");
   option("--drain-timeout", flags.drain_timeout_s,
          "Seconds that requests get to end after SIGTERM or SIGINT; a second signal ends sooner")
-      ->check(CLI::Range(0.0, 86400.0));
+      ->check(number_in(0.0, 86400.0));
   option("--health-timeout", flags.health_timeout_s,
          "Seconds without a step, while there is work, after which /health reports failure")
-      ->check(CLI::Range(1.0, 86400.0));
+      ->check(number_in(1.0, 86400.0));
   option("--max-connections", flags.http.limits.max_connections, "Connections at once; further ones get 503")
       ->check(CLI::Range(1, 1 << 20));
   HttpLimits& limits = flags.http.limits;

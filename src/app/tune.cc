@@ -100,7 +100,17 @@ Status forget(const std::filesystem::path& path, Console& console) {
   return ok_status();
 }
 
+// What is measured on the CPU is every row, for the formats of the model's files.
+Status check_tunable(const EngineFlags& flags) {
+  const std::string why = ": quire tune measures every way to multiply the weights that the files hold";
+  if (flags.load_format == "dummy") return invalid_argument("--load-format dummy has no meaning here" + why);
+  if (flags.quantization != "none") return invalid_argument("--quantization has no meaning here" + why);
+  if (!flags.kernels.empty()) return invalid_argument("--kernel has no meaning here" + why);
+  return ok_status();
+}
+
 Status tune_cpu(const TuneOptions& options, const std::filesystem::path& folder, Console& console) {
+  RETURN_IF_ERROR(check_tunable(options.engine));
   const CpuInfo cpu = read_cpu_info();
   const TuningKey key = tuning_key(cpu, options.engine.num_threads);
   const std::filesystem::path path = tuning_path(folder, key);
@@ -144,6 +154,10 @@ Status tune_cpu(const TuneOptions& options, const std::filesystem::path& folder,
 // A GPU where the flags name one, or where they name nothing, a model is given and there is one that later commands
 // would take.
 Status run(const TuneOptions& options) {
+  RETURN_IF_ERROR(check_supported(options.engine));
+  if (options.engine.backend == "reference") {
+    return invalid_argument("--backend reference has one way for each op: there is nothing to tune");
+  }
   Console console(parse_log_level(options.engine.log_level));
   const std::filesystem::path folder = read_environment().tuning_folder;
   if (wants_cuda(options.engine) || (names_no_device(options.engine) && !options.engine.model.empty())) {
@@ -166,7 +180,7 @@ std::function<Status()> declare_tune(CLI::App& parser) {
   parser.get_option("MODEL")->required(false)->description(
       "Tune for the matrices of this model; without it, for common formats on the CPU");
   parser.add_option("--seconds", options->seconds, "On the CPU: time for each matrix and range of tokens")
-      ->check(CLI::Range(0.0, 3600.0))
+      ->check(number_in(0.0, 3600.0))
       ->capture_default_str();
   parser.add_flag("--forget", options->forgets, "Remove what was found on this machine");
   parser.add_flag("--json", options->is_json, "One JSON object a choice on stdout");
