@@ -159,6 +159,7 @@ class OutputTest(unittest.TestCase):
         self.assertGreater(line["decode_tok_s"]["min"], 0)
         self.assertIn("repetition_penalty", run(*bench, '{"repetition_penalty": -1}', check_code=1).err)
         self.assertIn("JSON object", run(*bench, "[]", check_code=1).err)
+        self.assertIn("tempature", run(*bench, '{"tempature": 0.7}', check_code=1).err)
 
     def test_bench_needs_no_weights(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -168,7 +169,6 @@ class OutputTest(unittest.TestCase):
                 line, = json_lines(run("bench", folder, "--load-format", "dummy", "--quantization", quantization, "--prompt-lens", 8, "--gen-lens", 4,
                                        "--repeats", 1, "--json", check_code=0).out)
                 self.assertGreater(line["decode_tok_s"]["min"], 0)
-        self.assertIn("tempature", run(*bench, '{"tempature": 0.7}', check_code=1).err)
             self.assertIn("q4_k", run("bench", folder, "--load-format", "dummy", "--quantization", "q9", check_code=2).err)
 
     def test_random_weights_are_of_the_format_that_is_asked_for(self):
