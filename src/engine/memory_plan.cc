@@ -76,21 +76,6 @@ Result<MemoryPlan> plan_memory(const MemoryPlanInput& input) {
   plan.num_pages = static_cast<int>(num_pages);
   plan.kv_bytes = num_pages * input.page_bytes;
 
-  const int64_t taken = input.is_on_host ? plan.kv_bytes + plan.scratch_bytes : 0;
-  if (input.swap_space_bytes > input.available_host_bytes - taken) {
-    return resource_exhausted("--swap-space asks for " + format_bytes(input.swap_space_bytes) + ", but only " +
-                              format_bytes(input.available_host_bytes) + " of host memory are available" +
-                              (taken > 0 ? ", of which KV pages and a step take " + format_bytes(taken) : "") +
-                              ": ask for less");
-  }
-  const int64_t num_swap_pages = std::min(input.swap_space_bytes / input.page_bytes, kMostPages);
-  if (input.swap_space_bytes > 0 && num_swap_pages == 0) {
-    return invalid_argument("--swap-space " + format_bytes(input.swap_space_bytes) + " is less than a KV page, " +
-                            format_bytes(input.page_bytes) + ": ask for more, or for 0");
-  }
-  plan.num_swap_pages = static_cast<int>(num_swap_pages);
-  plan.swap_bytes = num_swap_pages * input.page_bytes;
-
   if (input.requested_max_model_len > 0 && pages_of_wanted > num_pages) {
     return resource_exhausted("a sequence of --max-model-len " + std::to_string(wanted_len) + " tokens takes " +
                               format_bytes(pages_of_wanted * input.page_bytes) + " of KV memory, but the pages have " +
@@ -105,9 +90,24 @@ Result<MemoryPlan> plan_memory(const MemoryPlanInput& input) {
                               format_bytes(input.scratch_bytes) + " and one page of " +
                               std::to_string(input.page_size) + " tokens " + format_bytes(input.page_bytes) +
                               " in each of " + std::to_string(input.num_kv_groups) +
-                              " groups: lower --max-num-batched-tokens, or " +
+                              " groups: lower --max-num-batched-tokens or --max-num-seqs, or " +
                               (input.kv_cache_memory_bytes > 0 ? "raise" : "set") + " --kv-cache-memory");
   }
+
+  const int64_t taken = input.is_on_host ? plan.kv_bytes + plan.scratch_bytes : 0;
+  if (input.swap_space_bytes > input.available_host_bytes - taken) {
+    return resource_exhausted("--swap-space asks for " + format_bytes(input.swap_space_bytes) + ", but only " +
+                              format_bytes(input.available_host_bytes) + " of host memory are available" +
+                              (taken > 0 ? ", of which KV pages and a step take " + format_bytes(taken) : "") +
+                              ": ask for less");
+  }
+  const int64_t num_swap_pages = std::min(input.swap_space_bytes / input.page_bytes, kMostPages);
+  if (input.swap_space_bytes > 0 && num_swap_pages == 0) {
+    return invalid_argument("--swap-space " + format_bytes(input.swap_space_bytes) + " is less than a KV page, " +
+                            format_bytes(input.page_bytes) + ": ask for more, or for 0");
+  }
+  plan.num_swap_pages = static_cast<int>(num_swap_pages);
+  plan.swap_bytes = num_swap_pages * input.page_bytes;
   return plan;
 }
 
