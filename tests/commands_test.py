@@ -146,6 +146,15 @@ class OutputTest(unittest.TestCase):
         self.assertIn("context", run(*bench, 100, "--gen-lens", 40, check_code=1).err)  # of 128 tokens
         self.assertIn("--kv-cache-memory", run(*bench, 60, "--gen-lens", 60, "--batch-sizes", 2, "--kv-cache-memory", "40KiB", check_code=1).err)
 
+    def test_tokens_and_seats_of_a_step_follow_each_other(self):
+        for flags in (["--max-num-seqs", 3000], ["--max-num-batched-tokens", 1]):  # one of the two, of which the other has another default
+            run("generate", self.MODEL, "--device", "cpu", "--prompt", "x", "--max-tokens", 2, *flags, check_code=0)
+        bench = ("bench", self.MODEL, "--device", "cpu", "--repeats", 1, "--json", "--prompt-lens", 8, "--gen-lens", 4)
+        run(*bench, "--max-num-batched-tokens", 1, check_code=0)
+        run(*bench, "--max-num-seqs", 3000, check_code=0)
+        self.assertIn("--batch-sizes", run(*bench, "--max-num-batched-tokens", 1, "--batch-sizes", "1,2", check_code=1).err)
+        self.assertIn("--max-num-batched-tokens", run(*bench, "--max-num-batched-tokens", 1, "--max-num-seqs", 2, check_code=1).err)
+
     def test_bench_reads_a_shared_prompt_once(self):
         line, = json_lines(run("bench", self.MODEL, "--repeats", 1, "--json", "--prompt-lens", 64, "--gen-lens", 4, "--batch-sizes", 5,
                                "--shared-prompt", "--kv-cache-memory", "64KiB", check_code=0).out)  # not enough for 5 x 64

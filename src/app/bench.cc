@@ -112,7 +112,17 @@ Status run(const BenchOptions& options) {
   Console console(parse_log_level(options.engine.log_level));
   EngineFlags flags = options.engine;
   const int largest_batch = *std::max_element(options.batch_sizes.begin(), options.batch_sizes.end());
-  if (flags.max_num_seqs == 0) flags.max_num_seqs = std::max(largest_batch, EngineOptions().max_num_seqs);
+  if (flags.max_num_seqs == 0) {
+    const int num_tokens = flags.max_num_batched_tokens;
+    if (num_tokens > 0 && num_tokens < largest_batch) {
+      return invalid_argument(
+          fmt::format("--max-num-batched-tokens {} is less than the {} sequences of --batch-sizes, each of which gets a "
+                      "token a step",
+                      num_tokens, largest_batch));
+    }
+    const int usual = EngineOptions().max_num_seqs;
+    flags.max_num_seqs = std::max(largest_batch, num_tokens > 0 ? std::min(usual, num_tokens) : usual);
+  }
   ASSIGN_OR_RETURN(ModelSession session, open_model_session(flags, console, {.text = TextUse::kNone}));
 
   // Limits are measured on the CPU only; a GPU's are in docs/gpu_kernels.md.

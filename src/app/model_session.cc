@@ -129,13 +129,15 @@ EngineOptions engine_options(const EngineFlags& flags, Compute compute, const Op
   EngineOptions options;
   if (ops.device().kind == DeviceKind::kCuda) {
     options.max_num_seqs = kDefaultSeqsOfGpu;
-    options.max_num_batched_tokens = std::max(kDefaultBatchedTokensOfGpu, flags.max_num_seqs);
+    options.max_num_batched_tokens = kDefaultBatchedTokensOfGpu;
     options.is_strict = flags.sameness == "strict";
   }
   if (flags.max_num_seqs > 0) options.max_num_seqs = flags.max_num_seqs;
   if (flags.max_num_batched_tokens > 0) {
     options.max_num_batched_tokens = flags.max_num_batched_tokens;
     if (flags.max_num_seqs == 0) options.max_num_seqs = std::min(options.max_num_seqs, flags.max_num_batched_tokens);
+  } else {
+    options.max_num_batched_tokens = std::max(options.max_num_batched_tokens, options.max_num_seqs);
   }
   options.max_model_len = flags.max_model_len;
   options.page_size = flags.page_size;
