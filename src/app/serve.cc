@@ -330,6 +330,11 @@ Status Server::make_routes() {
   context->default_sampling = session_.default_sampling;
   context->limits.max_n = loop_->limits().max_n;
   context->limits.max_logprobs = loop_->limits().max_logprobs;
+  // Each part of a list is a request of its own.
+  const size_t most_requests =
+      static_cast<size_t>(loop_->max_num_seqs()) + static_cast<size_t>(flags_.max_queued_requests);
+  context->limits.is_max_prompts_of_queue = most_requests < context->limits.max_prompts;
+  context->limits.max_prompts = std::min(context->limits.max_prompts, most_requests);
 
   auto routes = std::make_shared<RouteTable>();
   ServiceRoutesContext service = service_context();

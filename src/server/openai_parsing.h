@@ -19,7 +19,8 @@ void read_generation_fields(FieldReader& reader, const boost::json::object& body
 void read_structure(FieldReader& reader, StructureRequest& structure);
 
 // "prompt" of completions, "input" of embeddings: a text, ids, or a list of texts or of ids.
-void read_prompts(FieldReader& reader, std::string_view name, size_t max_prompts, std::vector<PromptInput>& prompts);
+void read_prompts(FieldReader& reader, std::string_view name, const ApiLimits& limits,
+                  std::vector<PromptInput>& prompts);
 
 // The fields of ChatRequest that go into the template, and tools.
 void read_conversation(FieldReader& reader, const ApiLimits& limits, ChatRequest& request);

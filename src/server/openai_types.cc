@@ -113,7 +113,8 @@ void read_generation_fields(FieldReader& reader, const json::object& body, const
   read_structure(reader, fields.structure);
 }
 
-void read_prompts(FieldReader& reader, std::string_view name, size_t max_prompts, std::vector<PromptInput>& prompts) {
+void read_prompts(FieldReader& reader, std::string_view name, const ApiLimits& limits,
+                  std::vector<PromptInput>& prompts) {
   const json::value* value = reader.find(name);
   const std::string wanted = "a text, a list of token ids, or a list of these";
   if (value == nullptr) {
@@ -142,9 +143,11 @@ void read_prompts(FieldReader& reader, std::string_view name, size_t max_prompts
     prompts.emplace_back(std::move(ids));
     return;
   }
-  if (items.size() > max_prompts) {
-    reader.fail(name, invalid_argument(std::string(name) + " may have " + std::to_string(max_prompts) +
-                                       " parts in one request, not " + std::to_string(items.size())));
+  if (items.size() > limits.max_prompts) {
+    const char* reason =
+        limits.is_max_prompts_of_queue ? ": as many as may run and wait (--max-num-seqs, --max-queued-requests)" : "";
+    reader.fail(name, invalid_argument(std::string(name) + " may have " + std::to_string(limits.max_prompts) +
+                                       " parts in one request, not " + std::to_string(items.size()) + reason));
     return;
   }
   for (const json::value& item : items) {
@@ -170,7 +173,7 @@ ApiResult<CompletionRequest> parse_completion_request(std::string_view text, con
   constexpr UnsupportedField kUnsupported[] = {
       {"suffix", "no model here fills in the middle of a text; put the prompt together yourself"},
   };
-  read_prompts(reader, "prompt", limits.max_prompts, request.prompts);
+  read_prompts(reader, "prompt", limits, request.prompts);
   refuse_fields(reader, kUnsupported);
   int64_t num_logprobs = 0;
   reader.read_integer_in("logprobs", num_logprobs, 0, limits.max_logprobs);
@@ -202,7 +205,7 @@ ApiResult<EmbeddingRequest> parse_embedding_request(std::string_view text, const
   FieldReader reader(body.value());
   EmbeddingRequest request;
   reader.read_string("model", request.model, limits.max_name_bytes);
-  read_prompts(reader, "input", limits.max_prompts, request.inputs);
+  read_prompts(reader, "input", limits, request.inputs);
   reader.read_integer_in("dimensions", request.num_dimensions, 1, 1 << 20);
   std::string encoding = "float";
   reader.read_string("encoding_format", encoding, kMaxStringBytes);

@@ -21,8 +21,9 @@ namespace quire {
 struct ApiLimits {
   int max_n = 128;  // and best_of
   int max_logprobs = 20;
-  size_t max_prompts = 2048;  // of one body
-  size_t max_choices = 4096;  // prompts times choices
+  size_t max_prompts = 2048;             // of one body
+  bool is_max_prompts_of_queue = false;  // more would never find room to wait
+  size_t max_choices = 4096;             // prompts times choices
   size_t max_messages = 65536;
   size_t max_tools = 1024;
   size_t max_name_bytes = 256;  // of models, tools, users, salts

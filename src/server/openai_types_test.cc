@@ -85,6 +85,21 @@ TEST(CompletionBody, ReadsItsFields) {
 }
 
 // F032, F034, F038, F078.
+// What no waiting helps is no 429.
+TEST(CompletionBody, AListThatTheQueueCanNeverTakeIsRefused) {
+  const ApiLimits limits = {.max_prompts = 3, .is_max_prompts_of_queue = true};
+  EXPECT_FALSE(std::holds_alternative<ApiError>(parse_completion_request(R"({"prompt":["a","b","c"]})", limits, {})));
+  const auto refused = [](const auto& result, const std::string& param) {
+    const ApiError* error = std::get_if<ApiError>(&result);
+    ASSERT_NE(error, nullptr);
+    EXPECT_EQ(error->status.code(), StatusCode::kInvalidArgument);
+    EXPECT_EQ(error->param, param);
+    EXPECT_NE(error->status.message().find("--max-queued-requests"), std::string::npos) << error->status.message();
+  };
+  refused(parse_completion_request(R"({"prompt":["a","b","c","d"]})", limits, {}), "prompt");
+  refused(parse_embedding_request(R"({"input":[[1],[2],[3],[4]]})", limits), "input");
+}
+
 TEST(CompletionBody, SaysWhatIsWrongAndWhere) {
   std::string many_prompts = R"({"prompt":["a")";
   for (int i = 0; i < 5000; ++i) many_prompts += R"(,"a")";
