@@ -22,6 +22,13 @@ int64_t longest_sequence(const MemoryPlanInput& input, int64_t num_pages, int64_
   return fits;
 }
 
+// "a is less than what, b", to the byte where rounded numbers would look the same.
+std::string less_than(int64_t a, const std::string& what, int64_t b) {
+  const bool is_rounded = format_bytes(a) != format_bytes(b);
+  const auto told = [&](int64_t bytes) { return is_rounded ? format_bytes(bytes) : std::to_string(bytes) + " B"; };
+  return told(a) + " is less than " + what + ", " + told(b);
+}
+
 }  // namespace
 
 Status check_weights_fit(int64_t weight_bytes, int64_t available_bytes) {
@@ -55,9 +62,8 @@ Result<MemoryPlan> plan_memory(const MemoryPlanInput& input) {
   int64_t budget = input.kv_cache_memory_bytes;
   if (budget > 0) {
     if (budget < input.page_bytes) {
-      return invalid_argument("--kv-cache-memory " + format_bytes(budget) + " is less than a KV page of " +
-                              std::to_string(input.page_size) + " tokens, " + format_bytes(input.page_bytes) +
-                              ": ask for more");
+      const std::string page = "a KV page of " + std::to_string(input.page_size) + " tokens";
+      return invalid_argument("--kv-cache-memory " + less_than(budget, page, input.page_bytes) + ": ask for more");
     }
     if (budget > input.available_bytes - input.scratch_bytes) {
       return resource_exhausted("--kv-cache-memory asks for " + format_bytes(budget) + ", but only " + available +
@@ -103,8 +109,8 @@ Result<MemoryPlan> plan_memory(const MemoryPlanInput& input) {
   }
   const int64_t num_swap_pages = std::min(input.swap_space_bytes / input.page_bytes, kMostPages);
   if (input.swap_space_bytes > 0 && num_swap_pages == 0) {
-    return invalid_argument("--swap-space " + format_bytes(input.swap_space_bytes) + " is less than a KV page, " +
-                            format_bytes(input.page_bytes) + ": ask for more, or for 0");
+    return invalid_argument("--swap-space " + less_than(input.swap_space_bytes, "a KV page", input.page_bytes) +
+                            ": ask for more, or for 0");
   }
   plan.num_swap_pages = static_cast<int>(num_swap_pages);
   plan.swap_bytes = num_swap_pages * input.page_bytes;

@@ -99,6 +99,15 @@ TEST(MemoryPlan, ContextGivesWayUnlessItWasAskedFor) {
   expect_refused(plan_memory(input).status(), "4096");
 }
 
+TEST(MemoryPlan, SizesThatLookTheSameAreToldToTheByte) {
+  MemoryPlanInput input = plan_input();
+  input.page_bytes = int64_t{1536} << 10;
+  input.kv_cache_memory_bytes = input.page_bytes - 1;
+  expect_refused(plan_memory(input).status(), std::to_string(input.page_bytes - 1) + " B is less than");
+  input.kv_cache_memory_bytes = 1;
+  expect_refused(plan_memory(input).status(), "1 B is less than");
+}
+
 // Swap space is blamed only where all else has room.
 TEST(MemoryPlan, AStepThatIsTooLargeIsNamed) {
   MemoryPlanInput input = plan_input();
