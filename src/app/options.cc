@@ -190,8 +190,7 @@ void add_engine_flags(CLI::App& parser, EngineFlags& flags) {
       ->check(CLI::Validator([](std::string& text) { return check_quantization(text); }, ""));
   option("--sameness", flags.sameness,
          "Answers whose bits depend on nothing that runs beside them: auto, strict or off; the CPU always keeps "
-         "strict, at "
-         "no cost; a GPU only where it is asked for, at a price (docs/scheduling.md)")
+         "strict, at no cost; a GPU only where it is asked for, at a price (docs/scheduling.md)")
       ->check(CLI::IsMember({"auto", "strict", "off"}));
   parser.add_flag("--no-prefix-cache", flags.is_prefix_cache_off, "Do not share pages between equal prefixes")
       ->group(group);

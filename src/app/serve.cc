@@ -378,6 +378,8 @@ void Server::drain() {
   if (num_active > 0) {
     console_.info(fmt::format("stopping: {} requests may end in {:.0f} s; a second signal stops at once", num_active,
                               flags_.drain_timeout_s));
+  } else {
+    console_.info("stopping");
   }
   // While the last requests run, probes and clients still get answers: new work gets 503.
   const auto deadline = std::chrono::steady_clock::now() + to_milliseconds(flags_.drain_timeout_s);
@@ -416,6 +418,7 @@ Status Server::save_prefixes() {
   if (session_.engine->stats().num_pages_cached == 0) return ok_status();
   const auto written = session_.engine->save_prefix_cache(flags_.prefix_cache_file, flags_.max_prefix_cache_file_bytes);
   RETURN_IF_ERROR(written.status());
+  console_.info(fmt::format("prefix cache: {} tokens to {}", written.value().num_tokens, flags_.prefix_cache_file));
   if (written.value().num_left_out > 0) {
     console_.warn(fmt::format(
         "the prefix cache is not all in {}: the oldest {} of {} tokens are left out, as it may have "
