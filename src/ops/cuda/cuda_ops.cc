@@ -1,4 +1,4 @@
-// The device, its memory, and the checks in front of every kernel.
+// The device, its memory, and the checks in front of every kernel; linear layers have a file of their own.
 #include "ops/cuda/cuda_ops.h"
 
 #include <cstdio>
@@ -11,10 +11,6 @@
 #include "ops/cuda/elementwise.h"
 #include "ops/cuda/linear.h"
 #include "ops/cuda/linear_cublaslt.h"
-#include "ops/cuda/linear_f8.h"
-#include "ops/cuda/linear_few_tokens.h"
-#include "ops/cuda/linear_int8.h"
-#include "ops/cuda/linear_strict.h"
 #include "ops/cuda/logits.h"
 #include "ops/cuda/sampling.h"
 #include "ops/cuda/weights.h"
@@ -57,12 +53,6 @@ void check_same_shape(const ConstTensorView& a, const ConstTensorView& b) {
   CHECK(b.is_last_dimension_contiguous());
 }
 
-// Whether the row that would run takes the norm of the call.
-bool accepts_norm(const cuda::LinearCall& call) {
-  return cuda::accepts_gemv(call) || cuda::accepts_gemv_tokens(call) || cuda::accepts_gemv_integer(call) ||
-         cuda::accepts_few_tokens(call) || cuda::accepts_cublaslt_f8(call) || cuda::accepts_int8(call);
-}
-
 template <typename Call>
 Status check_forced(std::span<const KernelRow<Call>> rows, const std::string& op, const std::string& name) {
   std::string names;
@@ -82,8 +72,7 @@ Result<int> count_devices() {
         driver_version == 0) {
       return unavailable(
           "no NVIDIA driver is installed here, or this container does not see it: install one (in a container, start "
-          "it "
-          "with its GPUs), or use the CPU");
+          "it with its GPUs), or use the CPU");
     }
     return unavailable(std::string("no NVIDIA GPU was found (") +
                        (error == cudaSuccess ? "none is visible" : cudaGetErrorString(error)) +
@@ -334,123 +323,6 @@ void CudaOps::soft_cap(OpContext& context, TensorView x, float cap) {
   CHECK(x.rank() == 2);
   CHECK(cap > 0);
   cuda::soft_cap(stream_of(context), x, cap);
-}
-
-void CudaOps::linear(OpContext& context, TensorView y, ConstTensorView x, const Weight& weight,
-                     const Epilogue& epilogue) {
-  CHECK(weight.num_experts == 1);
-  cuda::linear({.stream = stream_of(context),
-                .library = library_.get(),
-                .compute = compute_,
-                .y = y,
-                .x = x,
-                .weight = weight,
-                .epilogue = epilogue,
-                .is_strict = is_strict_},
-               forced_kernel("linear"));
-}
-
-void CudaOps::grouped_linear(OpContext& context, TensorView y, ConstTensorView x, const Weight& weight,
-                             ConstTensorView offsets) {
-  CHECK(offsets.num_elements() == weight.num_experts + 1);
-  cuda::linear({.stream = stream_of(context),
-                .library = library_.get(),
-                .compute = compute_,
-                .y = y,
-                .x = x,
-                .weight = weight,
-                .offsets = offsets,
-                .is_strict = is_strict_},
-               forced_kernel("linear"));
-}
-
-void CudaOps::norm_linear(OpContext& context, TensorView y, ConstTensorView x, const InputNorm& norm,
-                          const Weight& weight, const Epilogue& epilogue) {
-  const cuda::LinearCall call{.stream = stream_of(context),
-                              .library = library_.get(),
-                              .compute = compute_,
-                              .y = y,
-                              .x = x,
-                              .weight = weight,
-                              .epilogue = epilogue,
-                              .norm = norm,
-                              .is_strict = is_strict_};
-  const bool takes_norm =
-      weight.layout == Layout::kCudaF8 ? cuda::accepts_quantize_normed(x, norm.weight)
-      : weight.layout == Layout::kCudaI8
-          ? cuda::accepts_int8_tokens(x, norm.weight)
-          : cuda::accepts_gemv(call) || cuda::accepts_gemv_tokens(call) || cuda::accepts_gemv_integer(call);
-  const bool is_taken = is_strict_ ? cuda::accepts_strict_norm(call) : takes_norm && accepts_norm(call);
-  if (!norm.weight.is_given() || !forced_kernel("linear").empty() || !is_taken) {
-    return Ops::norm_linear(context, y, x, norm, weight, epilogue);
-  }
-  cuda::linear(call);
-}
-
-void CudaOps::norm_gated_linear(OpContext& context, TensorView y, ConstTensorView x, const InputNorm& norm,
-                                const Weight& weight, ConstTensorView bias, Activation activation) {
-  const cuda::LinearCall call{.stream = stream_of(context),
-                              .library = library_.get(),
-                              .compute = compute_,
-                              .y = y,
-                              .x = x,
-                              .weight = weight,
-                              .epilogue = {.bias = bias, .residual = {}},
-                              .norm = norm,
-                              .gate = activation == Activation::kSilu ? cuda::Gate::kSilu : cuda::Gate::kGeluTanh,
-                              .is_strict = is_strict_};
-  CHECK(y.size(0) == x.size(0));
-  CHECK(2 * y.size(1) == weight.n);
-  CHECK(x.size(1) == weight.k);
-  if (!forced_kernel("linear").empty()) return Ops::norm_gated_linear(context, y, x, norm, weight, bias, activation);
-  if (is_strict_) return strict_gated_linear(context, call, activation);
-  if (cuda::accepts_gated_gemv(call)) return cuda::linear_gemv(call);
-  if (cuda::accepts_gated_gemv_tokens(call)) return cuda::linear_gemv_tokens(call);
-  if (cuda::accepts_gated_gemv_integer(call)) return cuda::linear_gemv_integer(call);
-  if (cuda::accepts_gated_int8(call)) return cuda::linear_int8(call);
-  const bool takes_norm =
-      !norm.weight.is_given() || (weight.layout == Layout::kCudaF8 && cuda::accepts_quantize_normed(x, norm.weight));
-  if (takes_norm) {
-    if (cuda::accepts_gated_few_tokens(call)) return cuda::linear_few_tokens(call);
-    if (cuda::accepts_gated_few_tokens_integer(call)) return cuda::linear_few_tokens_integer(call);
-    if (weight.layout == Layout::kCudaF8) return norm_gated_linear_f8(context, call);
-    return Ops::norm_gated_linear(context, y, x, norm, weight, bias, activation);
-  }
-  const ArenaScope scope(context.scratch);
-  const TensorView normed = context.scratch.take(x.dtype(), {x.size(0), x.size(1)});
-  rms_norm(context, normed, x, norm.weight, norm.epsilon);
-  norm_gated_linear(context, y, normed, {}, weight, bias, activation);
-}
-
-void CudaOps::norm_gated_linear_f8(OpContext& context, const cuda::LinearCall& call) {
-  const TensorView& y = call.y;
-  const ArenaScope scope(context.scratch);
-  const TensorView both = context.scratch.take(call.x.dtype(), {y.size(0), 2 * y.size(1)});
-  norm_linear(context, both, call.x, call.norm, call.weight, call.epilogue);
-  if (y.dtype() == both.dtype() && cuda::accepts_gate_tokens(y) &&
-      cuda::fits_f8_tokens(*library_, y.size(0), y.size(1))) {
-    const cuda::F8Tokens tokens = cuda::f8_tokens(*library_, y.size(0), y.size(1));
-    cuda::gate_tokens_to_f8(stream_of(context),
-                            {.y = y, .both = both, .gate = call.gate, .codes = tokens.codes, .scales = tokens.scales});
-    library_->leave_rounded(y);
-    return;
-  }
-  gated_activation(context, y, both.slice(1, 0, y.size(1)), both.slice(1, y.size(1), 2 * y.size(1)),
-                   call.gate == cuda::Gate::kSilu ? Activation::kSilu : Activation::kGeluTanh);
-}
-
-void CudaOps::strict_gated_linear(OpContext& context, const cuda::LinearCall& call, Activation activation) {
-  if (cuda::accepts_strict_gate(call)) return cuda::linear_strict(call);
-  cuda::LinearCall normed_call = call;
-  normed_call.norm = {};
-  if (!call.norm.weight.is_given() || !cuda::accepts_strict_gate(normed_call)) {
-    return Ops::norm_gated_linear(context, call.y, call.x, call.norm, call.weight, call.epilogue.bias, activation);
-  }
-  const ArenaScope scope(context.scratch);
-  const TensorView normed = context.scratch.take(call.x.dtype(), {call.x.size(0), call.x.size(1)});
-  rms_norm(context, normed, call.x, call.norm.weight, call.norm.epsilon);
-  normed_call.x = normed;
-  cuda::linear_strict(normed_call);
 }
 
 void CudaOps::rope_and_write_kv(OpContext& context, TensorView q, TensorView k, ConstTensorView v,
