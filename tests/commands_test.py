@@ -5,13 +5,16 @@ Usage: commands_test.py PATH/TO/quire. The default model is taken from $QUIRE_TE
 model are skipped, visibly. Uses the standard library only.
 """
 import json
+import math
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 QUIRE = ""
@@ -325,6 +328,41 @@ class BadModelFileTest(unittest.TestCase):
     def test_truncated_model(self):
         with open(MODEL, "rb") as file:
             self.check_refused(file.read(8 << 20), "")
+
+    @staticmethod
+    def write_model_that_loads_slowly(folder):
+        """The golden model with wide layers of zeros, 384 MB that take no disk; gives its file of weights."""
+        golden = GOLDENS / "models" / "llama"
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(golden / name, folder)
+        config = {**json.loads((golden / "config.json").read_text()), "intermediate_size": 1_000_000}
+        (folder / "config.json").write_text(json.dumps(config))
+        header, end = {}, 0
+        for shard in sorted(golden.glob("*.safetensors")):
+            data = shard.read_bytes()
+            for name, tensor in json.loads(data[8:8 + int.from_bytes(data[:8], "little")]).items():
+                if name != "__metadata__":
+                    shape = [1_000_000 if size == 96 else size for size in tensor["shape"]]
+                    begin, end = end, end + 2 * math.prod(shape)
+                    header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]}
+        text = json.dumps(header).encode()
+        path = folder / "model.safetensors"
+        path.write_bytes(len(text).to_bytes(8, "little") + text)
+        os.truncate(path, 8 + len(text) + end)
+        return path
+
+    def test_a_model_that_is_cut_off_while_it_is_loaded(self):
+        with tempfile.TemporaryDirectory() as folder:
+            weights = self.write_model_that_loads_slowly(pathlib.Path(folder))
+            process = subprocess.Popen(["nice", "-n", "19", QUIRE, "generate", folder, "--prompt", "a"], stdout=subprocess.DEVNULL,
+                                       stderr=subprocess.PIPE, text=True)
+            maps = pathlib.Path(f"/proc/{process.pid}/maps")
+            while process.poll() is None and str(weights) not in maps.read_text():
+                time.sleep(0.001)
+            os.truncate(weights, 100_000)
+            error = process.communicate(timeout=120)[1]
+            self.assertEqual(process.returncode, 1, error)
+            self.assertIn(f"{weights} cannot be read any more", error)
 
 
 @needs_model

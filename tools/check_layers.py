@@ -25,7 +25,7 @@ ALLOWED["app"] = ALLOWED["server"] | {"server"}
 STANDARD_ONLY = {"base", "tensor", "quant", "ops"}
 # Headers with an extension that these layers may use all the same: the C library's, the system's, intrinsics, CUDA's.
 SYSTEM_HEADER = re.compile(
-    r"^(sys/\w+|unistd|fcntl|pthread|sched|cpuid|immintrin|arm_neon|linux/futex|errno)\.h$"
+    r"^(sys/\w+|unistd|fcntl|pthread|sched|cpuid|immintrin|arm_neon|linux/futex|errno|signal)\.h$"
     r"|^(cuda\w*|cublas\w*|driver_types|mma|cooperative_groups)(\.h|/.*)?$|^(cute|cutlass|cub|cuda)/.*$")
 TEST_HEADER = re.compile(r"^(gtest|gmock|benchmark)/")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')

@@ -9,6 +9,7 @@
 
 #include "app/command.h"
 #include "app/console.h"
+#include "base/mapping_fault.h"
 
 namespace quire::app {
 namespace {
@@ -45,6 +46,7 @@ int fail(const Status& status) {
 
 int run(int argc, char** argv) {
   hold_standard_streams();
+  catch_mapping_faults();
   CLI::App parser{"Quire serves large language models from one binary, on CPUs and NVIDIA GPUs.", "quire"};
   parser.require_subcommand(1);
   parser.set_version_flag("--version", QUIRE_VERSION);

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 
@@ -51,6 +52,28 @@ TEST_F(MappedFileTest, BytesCanBeReadAgainAfterDoneWith) {
     file.value()->done_with(part);
     EXPECT_EQ(as_text(bytes), text);
   }
+}
+
+TEST_F(MappedFileTest, SaysWhetherTheFileWasWrittenTo) {
+  const std::string path = write("a.bin", "abc");
+  const auto set_age = [&](int hours) {
+    std::filesystem::last_write_time(path, std::filesystem::file_time_type::clock::now() - std::chrono::hours(hours));
+  };
+  set_age(2);
+  auto file = MappedFile::open(path);
+  ASSERT_TRUE(file.is_ok());
+  EXPECT_EQ(as_text(file.value()->bytes()), "abc");
+  EXPECT_TRUE(file.value()->check_unchanged().is_ok());
+
+  write("a.bin", "xyz");
+  set_age(1);
+  const Status changed = file.value()->check_unchanged();
+  EXPECT_NE(changed.message().find(path + " was written to"), std::string::npos) << changed.message();
+
+  std::filesystem::rename(write("b.bin", "of another file"), path);
+  EXPECT_TRUE(file.value()->check_unchanged().is_ok());
+  std::filesystem::remove(path);
+  EXPECT_TRUE(file.value()->check_unchanged().is_ok());
 }
 
 TEST_F(MappedFileTest, SaysWhatIsWrongWithAPath) {

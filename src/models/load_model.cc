@@ -147,7 +147,9 @@ Result<LoadedWeights> load_weights(const WeightMap& map, const TensorSource& sou
   }
   const LoadCallbacks callbacks = {.pack = [&ops](const Weight& weight) { return ops.pack(weight); },
                                    .progress = options.progress};
-  return load(map, source, options.rank, callbacks);
+  ASSIGN_OR_RETURN(LoadedWeights weights, load(map, source, options.rank, callbacks));
+  RETURN_IF_ERROR(source.check_unchanged());
+  return weights;
 }
 
 // What a GPU computes in: f16 where most of the file's matrices are f16, else bf16.

@@ -5,11 +5,15 @@
 #include <gtest/gtest.h>
 
 #include <boost/json.hpp>
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <sstream>
+#include <utility>
 
+#include "base/mapping_fault.h"
 #include "models/config_parser.h"
 #include "models/decoder_weights.h"
 #include "models/testing/model_run.h"
@@ -113,6 +117,55 @@ TEST(LoadModel, UnusedTensorsAreTold) {
   ASSERT_TRUE(load_model(checkpoint, *ops, options).is_ok());
   EXPECT_EQ(warnings.size(), 9u);  // the second layer's
   EXPECT_GT(num_reports, 5);
+}
+
+// What load_model says when `spoil` is called in the midst of it, for a copy of a golden that nobody wrote to for long.
+std::string load_error_when(const TestFolder& folder, const std::string& opened, const std::string& spoilt,
+                            const std::function<void(const fs::path&)>& spoil) {
+  const fs::path model = fs::path(folder.path()) / "model";
+  fs::remove_all(model);
+  fs::copy(golden("llama"), model);
+  for (const auto& file : fs::directory_iterator(model)) {
+    fs::last_write_time(file.path(), fs::file_time_type::clock::now() - std::chrono::hours(1));
+  }
+  const Checkpoint checkpoint = open((model / opened).string());
+  const std::unique_ptr<Ops> ops = make_ops(BackendKind::kReference);
+  LoadModelOptions options;
+  bool is_done = false;
+  options.progress = [&](const LoadProgress&) {
+    if (!std::exchange(is_done, true)) spoil(model / spoilt);
+  };
+  auto loaded = load_model(checkpoint, *ops, options);
+  EXPECT_TRUE(is_done);
+  return loaded.is_ok() ? "no error" : loaded.status().message();
+}
+
+TEST(LoadModel, AFileThatIsWrittenToMeanwhileIsRefused) {
+  const TestFolder folder;
+  const auto write = [](const fs::path& path) {
+    std::fstream(path, std::ios::in | std::ios::out | std::ios::binary).seekp(4096).put('x');
+  };
+  for (const char* opened : {"model.gguf", ""}) {
+    const std::string spoilt = *opened != '\0' ? opened : "model-00002-of-00002.safetensors";
+    const std::string error = load_error_when(folder, opened, spoilt, write);
+    EXPECT_NE(error.find(spoilt + " was written to while it was being read"), std::string::npos) << error;
+  }
+  // Another file that takes its name leaves what is read as it is.
+  const auto replace = [](const fs::path& path) {
+    std::ofstream(path.string() + ".new") << "another";
+    fs::rename(path.string() + ".new", path);
+  };
+  EXPECT_EQ(load_error_when(folder, "model.gguf", "model.gguf", replace), "no error");
+}
+
+TEST(LoadModelDeathTest, AFileThatIsCutOffMeanwhileEndsTheProcess) {
+  const TestFolder folder;
+  const auto load = [&] {
+    catch_mapping_faults();
+    load_error_when(folder, "model.gguf", "model.gguf", [](const fs::path& path) { fs::resize_file(path, 10); });
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(load(), ::testing::ExitedWithCode(1), "model.gguf cannot be read any more");
 }
 
 LoadedWeights load_rank(const Checkpoint& checkpoint, Rank rank, WeightMap* map_out = nullptr) {

@@ -188,6 +188,10 @@ const SourceTensor* GgufFile::find(std::string_view name) const {
   return found == tensor_index_.end() ? nullptr : &tensors_[found->second];
 }
 
+Status GgufFile::check_unchanged() const {
+  return mappings_ == nullptr ? ok_status() : mappings_->check_unchanged();
+}
+
 void GgufFile::will_need(std::span<const std::byte> part) const {
   if (mappings_ != nullptr) mappings_->will_need(part);
 }

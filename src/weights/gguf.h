@@ -91,6 +91,7 @@ class GgufFile final : public TensorSource {
   std::span<const SourceTensor> tensors() const override { return tensors_; }
   const SourceTensor* find(std::string_view name) const override;
   std::shared_ptr<const void> owner() const override { return owner_; }
+  Status check_unchanged() const override;
   void will_need(std::span<const std::byte> part) const override;
   void done_with(std::span<const std::byte> part) const override;
 

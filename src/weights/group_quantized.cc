@@ -221,6 +221,8 @@ class GroupQuantizedTensors final : public TensorSource {
     is_turned_[*index] = true;
     return ok_status();
   }
+  Status check_unchanged() const override { return files_->check_unchanged(); }
+
   void will_need(std::span<const std::byte> part) const override {
     const std::optional<size_t> index = matrix_of(part);
     files_->will_need(index.has_value() ? matrices_[*index].codes->data : part);

@@ -22,6 +22,11 @@ struct MappedFiles {
     if (const MappedFile* file = find(part)) file->done_with(part);
   }
 
+  Status check_unchanged() const {
+    for (const auto& file : files) RETURN_IF_ERROR(file->check_unchanged());
+    return ok_status();
+  }
+
  private:
   const MappedFile* find(std::span<const std::byte> part) const {
     const std::less_equal<const std::byte*> is_at_or_before;  // defined between unrelated pointers too

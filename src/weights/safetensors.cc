@@ -329,6 +329,10 @@ const SourceTensor* SafetensorsFiles::find(std::string_view name) const {
   return found == tensor_index_.end() ? nullptr : &tensors_[found->second];
 }
 
+Status SafetensorsFiles::check_unchanged() const {
+  return mappings_ == nullptr ? ok_status() : mappings_->check_unchanged();
+}
+
 void SafetensorsFiles::will_need(std::span<const std::byte> part) const {
   if (mappings_ != nullptr) mappings_->will_need(part);
 }

@@ -40,6 +40,8 @@ class TensorSource {
   virtual Status prepare(const SourceTensor&) const { return ok_status(); }
   // Keeps all bytes alive: it may outlive this object.
   virtual std::shared_ptr<const void> owner() const = 0;
+  // After the bytes were read: an error if somebody has written to them meanwhile.
+  virtual Status check_unchanged() const { return ok_status(); }
   // Hints: these bytes will be read soon; these have been copied elsewhere (who reads them again, prepares them again).
   virtual void will_need(std::span<const std::byte>) const {}
   virtual void done_with(std::span<const std::byte>) const {}
