@@ -224,6 +224,7 @@ class OutputTest(unittest.TestCase):
             texts.append(run("generate", folder, "--backend", backend, "--quantization", "int8", "--compute", "f32", "--prompt", "a", "--max-tokens", 8,
                              "--temperature", 0, check_code=0).out)
         self.assertEqual(texts[0], texts[1])
+        self.assertNotIn("--quantization", run("generate", self.MODEL, "--quantization", "int8", "--prompt", "a", check_code=0).err)
         self.assertIn("take int8", run("generate", folder, "--device", "cpu", "--quantization", "fp8", "--prompt", "a", check_code=1).err)
         for dtype in ("fp8", "int8"):
             error = run("generate", folder, "--device", "cpu", "--kv-cache-dtype", dtype, "--prompt", "a", check_code=1).err
@@ -307,6 +308,11 @@ class OutputTest(unittest.TestCase):
                                          *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
                 self.assertIn(result.returncode, (1, 2), arguments)
                 self.assertIn(b"UTF-8", result.stderr)
+
+    @needs_model
+    def test_int8_of_what_is_quantized_already_is_told_to_change_nothing(self):
+        told = run("generate", MODEL, "--quantization", "int8", "--prompt", "a", "--max-tokens", 1, check_code=0).err
+        self.assertIn("warning: --quantization int8 changes nothing", told)
 
 
 class BadModelFileTest(unittest.TestCase):

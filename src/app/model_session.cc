@@ -5,6 +5,7 @@
 #include <chrono>
 #include <future>
 
+#include "app/load_quantization.h"
 #include "app/model_hash.h"
 #include "app/model_path.h"
 #include "app/tokenizer_metadata.h"
@@ -206,19 +207,6 @@ int64_t num_bytes_of(const TensorSource& tensors) {
   return num_bytes;
 }
 
-// AWQ and GPTQ are made by others before: naming them is a claim about the model.
-Status check_group_method(const std::string& quantization, const Checkpoint& checkpoint) {
-  const bool is_awq = quantization == "awq";
-  if (!is_awq && quantization != "gptq") return ok_status();
-  std::optional<GroupQuantization> found;
-  if (checkpoint.config_json.has_value()) {
-    ASSIGN_OR_RETURN(found, read_group_quantization(*checkpoint.config_json));
-  }
-  if (found.has_value() && found->method == (is_awq ? GroupMethod::kAwq : GroupMethod::kGptq)) return ok_status();
-  return invalid_argument("--quantization " + quantization + ": " + checkpoint.path +
-                          " is no checkpoint of that kind; leave --quantization out to take its weights as they are");
-}
-
 }  // namespace
 
 Result<std::optional<std::string>> find_chat_template(const Checkpoint& checkpoint) {
@@ -298,7 +286,11 @@ Result<ModelSession> open_model_session(const EngineFlags& given_flags, Console&
   ASSIGN_OR_RETURN(const std::filesystem::path path, resolve_model(flags.model, read_environment(), console));
   const bool is_random = flags.load_format == "dummy";
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, open_checkpoint(path.string(), {.needs_tensors = !is_random}));
-  if (!is_random) RETURN_IF_ERROR(check_group_method(flags.quantization, checkpoint));
+  if (!is_random) {
+    RETURN_IF_ERROR(check_group_method(flags.quantization, checkpoint));
+    const std::string stays = what_stays_quantized(flags.quantization, checkpoint.tensors());
+    if (!stays.empty()) console.warn(stays);
+  }
 
   ModelSession session;
   // Beside a small model's weights; before those of a large one, so that what is wrong here is said before minutes of
