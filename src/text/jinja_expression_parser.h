@@ -70,25 +70,31 @@ class ExpressionParser {
   Result<ExprPtr> finish(ExprPtr expr) const;
   Result<ExprPtr> make_unary(ExprKind kind, ExprPtr operand, int line) const;
   Result<ExprPtr> make_pair(ExprKind kind, ExprPtr left, ExprPtr right, int line) const;
+  Result<ExprPtr> make_binary(BinaryOperator op, ExprPtr left, ExprPtr right, int line) const;
+  ExprPtr make_constant(Value value, int line) const;
 
-  // ---- expressions ----
+  // ---- tuples ----
   bool at_tuple_end(Names end_names) const;
   template <typename ParseItem>
   Result<ExprPtr> parse_tuple_of(Names end_names, bool is_parenthesized, ParseItem parse_item);
+
+  // ---- operators (jinja_expression_operators.cc) ----
   Result<ExprPtr> parse_or();
   Result<ExprPtr> parse_and();
   Result<ExprPtr> parse_not();
   Result<ExprPtr> parse_compare();
-  Result<ExprPtr> make_binary(BinaryOperator op, ExprPtr left, ExprPtr right, int line) const;
   Result<ExprPtr> parse_sum();
   Result<ExprPtr> parse_concat();
   Result<ExprPtr> parse_product();
   Result<ExprPtr> parse_power();
   Result<ExprPtr> parse_unary(bool allows_filters);
-  ExprPtr make_constant(Value value, int line) const;
+
+  // ---- operands (jinja_expression_primary.cc) ----
   Result<Value> integer_constant(const std::string& text) const;
   Result<ExprPtr> parse_list();
   Result<ExprPtr> parse_dict();
+
+  // ---- what follows an operand (jinja_expression_postfix.cc) ----
   Result<ExprPtr> parse_postfix(ExprPtr expr);
   Result<ExprPtr> parse_filter_expression(ExprPtr expr);
   Result<ExprPtr> parse_subscript(ExprPtr object);
