@@ -20,6 +20,8 @@ import threading
 import time
 import unittest
 
+import commands_test
+
 QUIRE = ""
 MODEL = os.environ.get("QUIRE_TEST_MODEL", "")
 PACKAGES = pathlib.Path()
@@ -412,6 +414,54 @@ class DefaultsTest(unittest.TestCase):
         server.stop()
 
 
+def json_log(text):
+    """The lines of a log of JSON, each of which must be an object with a time, a level and a message."""
+    lines = [json.loads(line) for line in text.splitlines()]
+    for line in lines:
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["time"]), line
+        assert line["level"] in ("debug", "info", "warning", "error"), line
+        assert line["message"], line
+    return lines
+
+
+class JsonLogTest(unittest.TestCase):
+    def test_every_line_of_a_run_is_an_object(self):
+        server = Server("--log-format", "json", "--log-level", "debug", "--quantization", "int8")
+        server.post("/v1/completions", {"prompt": "x", "max_tokens": 2})
+        server.process.send_signal(signal.SIGHUP)
+        server.wait_for_log("read again")
+        server.stop()
+        lines = json_log(server.text_of_log())
+        told = [(line["level"], line["message"]) for line in lines]
+        for level, start in (("info", "listening on"), ("warning", "--quantization int8"), ("info", "memory "), ("info", "serving "),
+                             ("debug", "GET /ready 200"), ("info", "POST /v1/completions 200"), ("info", "2 API keys read again"), ("info", "stopping")):
+            self.assertTrue(any(of_line == level and message.startswith(start) for of_line, message in told), (start, told))
+        self.assertEqual({line["event"] for line in lines if "status" in line}, {"request"})
+
+    def test_so_is_what_ends_one_that_fails(self):
+        for flags, code, word in [(["--port", str(SERVER.port)], 1, "in use"),
+                                  (["--preemption", "swap"], 1, "--swap-space"),
+                                  (["--port", "x"], 2, "--port"),
+                                  (["--no-such-flag"], 2, "--no-such-flag")]:
+            result = subprocess.run([QUIRE, "serve", MODEL, "--log-format", "json", *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                    text=True, timeout=60)
+            self.assertEqual(result.returncode, code, result.stderr)
+            last = json_log(result.stderr)[-1]
+            self.assertEqual(last["level"], "error")
+            self.assertIn(word, last["message"])
+
+    def test_so_is_what_a_signal_has_to_tell(self):
+        with tempfile.TemporaryDirectory() as folder:
+            weights = commands_test.BadModelFileTest.write_model_that_loads_slowly(pathlib.Path(folder))
+            server = Server("--log-format", "json", model=folder, waits=False)
+            maps = pathlib.Path(f"/proc/{server.process.pid}/maps")
+            while server.process.poll() is None and str(weights) not in maps.read_text():
+                time.sleep(0.001)
+            os.truncate(weights, 100_000)
+            self.assertEqual(server.process.wait(timeout=60), 1)
+            self.assertIn(f"{weights} cannot be read any more", json_log(server.text_of_log())[-1]["message"])
+
+
 class EndTest(unittest.TestCase):
     def test_requests_end_first(self):
         server = Server("--log-format", "json")
@@ -426,7 +476,7 @@ class EndTest(unittest.TestCase):
         text = answer.read().decode()
         self.assertTrue(text.endswith("data: [DONE]\n\n"), text[-200:])
         self.assertEqual(server.process.wait(timeout=30), 0)
-        lines = [json.loads(line) for line in server.text_of_log().splitlines() if line.startswith("{")]
+        lines = json_log(server.text_of_log())
         self.assertTrue(any(line.get("path") == "/v1/completions" and line.get("tokens") == 400 for line in lines), lines)
 
     def test_a_second_signal_ends_at_once(self):

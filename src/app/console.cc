@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <boost/json.hpp>
 #include <cstdio>
 #include <utility>
+
+#include "text/utf8.h"
 
 namespace quire::app {
 
@@ -22,23 +25,31 @@ Status check_results() {
       "the results could not be written to standard output, or not all of them: it is closed, or its disk is full");
 }
 
-Console::Console(LogLevel level) : Console(level, isatty(STDERR_FILENO) == 1) {}
+std::string json_log_line(const char* level, const std::string& message) {
+  const UtcTime now(std::chrono::system_clock::now());
+  // Names of files may hold any bytes.
+  return boost::json::serialize(
+             boost::json::object{{"time", now.text()}, {"level", level}, {"message", replace_invalid_utf8(message)}}) +
+         "\n";
+}
 
-void Console::print_line(const std::string& line) {
+Console::Console(LogLevel level, LineFormat format) : Console(level, isatty(STDERR_FILENO) == 1, format) {}
+
+void Console::print_line(const char* level, const std::string& prefix, const std::string& message) {
   const std::lock_guard lock(mutex_);
-  tell(take_line_end() + line + "\n");
+  tell(format_ == LineFormat::kJson ? json_log_line(level, message) : take_line_end() + prefix + message + "\n");
 }
 
 void Console::info(const std::string& message) {
-  if (level_ <= LogLevel::kInfo) print_line(message);
+  if (level_ <= LogLevel::kInfo) print_line("info", "", message);
 }
 
 void Console::warn(const std::string& message) {
-  if (level_ <= LogLevel::kWarning) print_line("warning: " + message);
+  if (level_ <= LogLevel::kWarning) print_line("warning", "warning: ", message);
 }
 
 void Console::error(const std::string& message) {
-  print_line("error: " + message);
+  print_line("error", "error: ", message);
 }
 
 void Console::progress(const std::string& what, int64_t num_bytes_done, int64_t num_bytes_total) {

@@ -1,5 +1,6 @@
 // What commands tell people, on stderr: messages by level, and a progress line that rewrites itself on a terminal.
-// Results go to stdout by print_result. Any thread may tell something; lines stay whole.
+// Where the format is JSON, each message is a line of its own and there is no progress line. Results go to stdout by
+// print_result. Any thread may tell something; lines stay whole.
 #pragma once
 
 #include <chrono>
@@ -7,6 +8,7 @@
 #include <mutex>
 #include <string>
 
+#include "base/log_line.h"
 #include "base/status.h"
 
 namespace quire::app {
@@ -22,10 +24,14 @@ void print_result(const std::string& text);
 // Writes out what stdout still holds, and says whether all of it has arrived.
 Status check_results();
 
+// {"time": …, "level": "error", "message": …} and the end of the line.
+std::string json_log_line(const char* level, const std::string& message);
+
 class Console {
  public:
-  explicit Console(LogLevel level);
-  Console(LogLevel level, bool is_terminal) : level_(level), is_terminal_(is_terminal) {}
+  explicit Console(LogLevel level, LineFormat format = LineFormat::kText);
+  Console(LogLevel level, bool is_terminal, LineFormat format)
+      : level_(level), format_(format), is_terminal_(is_terminal && format == LineFormat::kText) {}
   ~Console() { end_progress(); }
   Console(const Console&) = delete;
   Console& operator=(const Console&) = delete;
@@ -44,11 +50,12 @@ class Console {
   bool is_terminal() const { return is_terminal_; }
 
  private:
-  void print_line(const std::string& line);
+  void print_line(const char* level, const std::string& prefix, const std::string& message);
   void rewrite_line(const std::string& text);  // with the mutex held, as is
   std::string take_line_end();                 // what wipes the progress line, if there is one
 
   const LogLevel level_;
+  const LineFormat format_;
   const bool is_terminal_;
   std::mutex mutex_;  // of what follows, and of stderr for as long as a line takes
   bool has_open_line_ = false;

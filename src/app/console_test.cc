@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <boost/json.hpp>
 #include <set>
 #include <sstream>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace quire::app {
@@ -17,7 +19,7 @@ TEST(Console, SeveralThreadsTellAtOnce) {
   constexpr int kNumLines = 200;
   ::testing::internal::CaptureStderr();
   {
-    Console console(LogLevel::kInfo, /*is_terminal=*/true);
+    Console console(LogLevel::kInfo, /*is_terminal=*/true, LineFormat::kText);
     std::vector<std::thread> threads;
     for (int t = 0; t < kNumThreads; ++t) {
       threads.emplace_back([&console, t] {
@@ -51,13 +53,36 @@ TEST(Console, SeveralThreadsTellAtOnce) {
 TEST(Console, TellsWhatItsLevelIs) {
   ::testing::internal::CaptureStderr();
   {
-    Console console(LogLevel::kWarning, /*is_terminal=*/true);
+    Console console(LogLevel::kWarning, /*is_terminal=*/true, LineFormat::kText);
     console.progress_line("under way");
     console.info("info");
     console.warn("warned");
     console.error("failed");
   }
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "warning: warned\nerror: failed\n");
+}
+
+TEST(Console, TellsJsonALineAMessage) {
+  ::testing::internal::CaptureStderr();
+  {
+    Console console(LogLevel::kInfo, /*is_terminal=*/true, LineFormat::kJson);
+    EXPECT_FALSE(console.is_terminal());
+    console.progress("loading", 50, 100);
+    console.progress_line("under way");
+    console.info("a table\nof \"two\" lines");
+    console.warn("what is \xff?");
+    console.error("failed");
+  }
+  std::istringstream lines(::testing::internal::GetCapturedStderr());
+  std::vector<std::pair<std::string, std::string>> told;
+  for (std::string text; std::getline(lines, text);) {
+    const boost::json::value line = boost::json::parse(text);
+    EXPECT_TRUE(line.at("time").as_string().starts_with("20")) << text;
+    told.emplace_back(line.at("level").as_string(), line.at("message").as_string());
+  }
+  const std::vector<std::pair<std::string, std::string>> expected = {
+      {"info", "a table\nof \"two\" lines"}, {"warning", "what is \xef\xbf\xbd?"}, {"error", "failed"}};
+  EXPECT_EQ(told, expected);
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 // code.
 #include <fcntl.h>
 
-#include <cstdio>
 #include <exception>
 #include <string>
 #include <vector>
@@ -39,14 +38,23 @@ void hold_standard_streams() {
   }
 }
 
-int fail(const Status& status) {
-  tell("quire: " + status.message() + "\n");
-  return kExitWorldWrong;
+// How the command that was given writes its lines on stderr, as far as the command line could be read.
+LineFormat line_format(const CLI::App& parser) {
+  for (const CLI::App* command : parser.get_subcommands()) {
+    const CLI::Option* option = command->get_option_no_throw("--log-format");
+    if (option != nullptr && !option->empty() && option->results().back() == "json") return LineFormat::kJson;
+  }
+  return LineFormat::kText;
+}
+
+int fail(const std::string& message, LineFormat format, int exit_code) {
+  tell(format == LineFormat::kJson ? json_log_line("error", message) : "quire: " + message + "\n");
+  return exit_code;
 }
 
 int run(int argc, char** argv) {
   hold_standard_streams();
-  catch_mapping_faults();
+  catch_mapping_faults(LineFormat::kText);
   CLI::App parser{"Quire serves large language models from one binary, on CPUs and NVIDIA GPUs.", "quire"};
   parser.require_subcommand(1);
   parser.set_version_flag("--version", QUIRE_VERSION);
@@ -66,20 +74,19 @@ int run(int argc, char** argv) {
   } catch (const CLI::Success& request) {  // --help, --version
     parser.exit(request);
     const Status told = check_results();
-    return told.is_ok() ? kExitDone : fail(told);
+    return told.is_ok() ? kExitDone : fail(told.message(), LineFormat::kText, kExitWorldWrong);
   } catch (const CLI::ParseError& error) {
     const std::vector<std::string> unknown =
         parser.get_subcommands().empty() ? parser.remaining() : std::vector<std::string>();
     const bool is_unknown_command = !unknown.empty() && !unknown.front().starts_with("-");
     const std::string message = is_unknown_command ? "there is no command " + unknown.front() : error.what();
-    std::fprintf(stderr, "quire: %s\nRun `quire --help` or `quire COMMAND --help` for the options.\n", message.c_str());
-    return kExitUsage;
+    return fail(message + "\nRun `quire --help` or `quire COMMAND --help` for the options.", line_format(parser),
+                kExitUsage);
   }
 
-  const Status status = body();
-  if (!status.is_ok()) return fail(status);
-  const Status results = check_results();
-  return results.is_ok() ? kExitDone : fail(results);
+  Status status = body();
+  if (status.is_ok()) status = check_results();
+  return status.is_ok() ? kExitDone : fail(status.message(), line_format(parser), kExitWorldWrong);
 }
 
 }  // namespace

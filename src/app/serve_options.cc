@@ -119,7 +119,8 @@ void add_serve_flags(CLI::App& parser, ServeFlags& flags) {
       ->group(group);
   option("--http-threads", flags.http.num_threads, "Threads that carry connections")->check(CLI::Range(1, 64));
   option("--text-threads", flags.num_text_threads, "Threads for tokenizing and detokenizing")->check(CLI::Range(2, 64));
-  option("--log-format", flags.log_format, "Of the line a request on stderr: text (logfmt) or json")
+  option("--log-format", flags.log_format,
+         "Of stderr: text, with logfmt for the line a request, or json, an object a line")
       ->check(CLI::IsMember({"text", "json"}));
   parser.add_flag("--no-access-log", flags.has_no_access_log, "No line a request; failures are still told")
       ->group(group);
@@ -143,9 +144,13 @@ std::vector<std::string> make_model_names(const ServeFlags& flags) {
   return {name, typed};
 }
 
+LineFormat line_format(const ServeFlags& flags) {
+  return flags.log_format == "json" ? LineFormat::kJson : LineFormat::kText;
+}
+
 AccessLog::Options make_log_options(const ServeFlags& flags) {
   AccessLog::Options options;
-  options.is_json = flags.log_format == "json";
+  options.format = line_format(flags);
   options.least = flags.engine.log_level == "error"     ? LogSeverity::kError
                   : flags.engine.log_level == "warning" ? LogSeverity::kWarning
                   : flags.engine.log_level == "debug"   ? LogSeverity::kDebug

@@ -42,6 +42,7 @@ Result<CorsPolicy> make_cors_policy(const ServeFlags& flags);
 // The names under which the model is served: --served-model-name, or the name of its file or folder and what was typed.
 std::vector<std::string> make_model_names(const ServeFlags& flags);
 
+LineFormat line_format(const ServeFlags& flags);
 AccessLog::Options make_log_options(const ServeFlags& flags);
 
 // Whether only programs of this machine can reach the address.

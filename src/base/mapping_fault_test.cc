@@ -35,8 +35,8 @@ int sum(std::span<const std::byte> bytes) {
 }
 
 // Ends as one that found nothing wrong.
-[[noreturn]] void read_cut_off_file(const std::string& path, int num_threads) {
-  catch_mapping_faults();
+[[noreturn]] void read_cut_off_file(const std::string& path, int num_threads, LineFormat format = LineFormat::kText) {
+  catch_mapping_faults(format);
   const auto file = MappedFile::open(path);
   if (!file.is_ok() || ::truncate(path.c_str(), 100) != 0) ::_exit(2);
   std::vector<std::thread> threads;
@@ -54,15 +54,24 @@ TEST_F(MappingFaultTest, ItIsToldOnceThoughManyThreadsRead) {
   EXPECT_EXIT(read_cut_off_file(path_, 8), testing::ExitedWithCode(1), "^quire: [^\n]*\n$");
 }
 
+TEST_F(MappingFaultTest, ItIsToldAsJson) {
+  const std::string path = path_ + " \"x\"\t\\";
+  std::filesystem::rename(path_, path);
+  EXPECT_EXIT(read_cut_off_file(path, 1, LineFormat::kJson), testing::ExitedWithCode(1),
+              R"(^\{"time":"20[^"]*Z","level":"error","message":"[^"]*gguf \\"x\\"\\u0009\\\\ cannot be read [^"]*"\})"
+              "\n$");
+  std::filesystem::remove(path);
+}
+
 TEST_F(MappingFaultTest, AnyOtherFaultIsLeftAsItIs) {
   const auto raise = [] {
-    catch_mapping_faults();
+    catch_mapping_faults(LineFormat::kText);
     ::raise(SIGBUS);
     ::_exit(0);
   };
   EXPECT_EXIT(raise(), testing::KilledBySignal(SIGBUS), "^$");
   const auto read_memory_without_a_file = [] {
-    catch_mapping_faults();
+    catch_mapping_faults(LineFormat::kText);
     const int memory = ::memfd_create("memory", 0);
     if (::ftruncate(memory, kNumBytes) != 0) ::_exit(2);
     const void* data = ::mmap(nullptr, kNumBytes, PROT_READ, MAP_SHARED, memory, 0);

@@ -161,7 +161,7 @@ TEST(LoadModel, AFileThatIsWrittenToMeanwhileIsRefused) {
 TEST(LoadModelDeathTest, AFileThatIsCutOffMeanwhileEndsTheProcess) {
   const TestFolder folder;
   const auto load = [&] {
-    catch_mapping_faults();
+    catch_mapping_faults(LineFormat::kText);
     load_error_when(folder, "model.gguf", "model.gguf", [](const fs::path& path) { fs::resize_file(path, 10); });
     std::_Exit(0);
   };

@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
-#include <ctime>
 
 #include "server/api_error.h"
 
@@ -15,19 +14,6 @@ namespace quire {
 namespace {
 
 constexpr const char* kSeverityNames[] = {"debug", "info", "warning", "error"};
-
-std::string now_text() {
-  const auto now = std::chrono::system_clock::now();
-  const time_t seconds = std::chrono::system_clock::to_time_t(now);
-  const long milliseconds =
-      static_cast<long>(std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count() % 1000);
-  tm parts{};
-  ::gmtime_r(&seconds, &parts);
-  char text[40];
-  const size_t length = std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S", &parts);
-  std::snprintf(text + length, sizeof(text) - length, ".%03ldZ", milliseconds);
-  return text;
-}
 
 // logfmt leaves plain words bare.
 bool is_plain(std::string_view text) {
@@ -57,13 +43,13 @@ AccessLog::~AccessLog() {
   thread_.join();
 }
 
-void AccessLog::write(LogSeverity severity, std::string_view event, const std::vector<Field>& fields) {
-  if (!writes(severity)) return;
-  const char* level = kSeverityNames[static_cast<size_t>(severity)];
+std::string AccessLog::make_line(LogSeverity severity, std::string_view event, std::string_view message,
+                                 const std::vector<Field>& fields) const {
+  const bool is_json = options_.format == LineFormat::kJson;
   std::string line;
   const auto add = [&](std::string_view name, std::string_view text, bool is_number) {
     const std::string valid = is_number ? std::string(text) : valid_utf8(text);
-    if (options_.is_json) {
+    if (is_json) {
       line += line.empty() ? "{\"" : ",\"";
       line += std::string(name) + "\":" + (is_number ? valid : boost::json::serialize(boost::json::string(valid)));
     } else {
@@ -73,12 +59,19 @@ void AccessLog::write(LogSeverity severity, std::string_view event, const std::v
       line += is_number || is_plain(valid) ? valid : boost::json::serialize(boost::json::string(valid));
     }
   };
-  add("ts", now_text(), false);
-  add("level", level, false);
+  add("time", UtcTime(std::chrono::system_clock::now()).text(), false);
+  add("level", kSeverityNames[static_cast<size_t>(severity)], false);
   add("event", event, false);
+  if (is_json) add("message", message, false);
   for (const Field& field : fields) add(field.name, field.text, field.is_number);
-  line += options_.is_json ? "}\n" : "\n";
+  line += is_json ? "}\n" : "\n";
+  return line;
+}
 
+void AccessLog::write(LogSeverity severity, std::string_view event, std::string_view message,
+                      const std::vector<Field>& fields) {
+  if (!writes(severity)) return;
+  std::string line = make_line(severity, event, message, fields);
   const std::lock_guard lock(mutex_);
   if (lines_.size() >= options_.max_waiting_lines) {
     ++num_dropped_;
@@ -99,9 +92,9 @@ void AccessLog::work() {
       lines_.pop_front();
     }
     if (num_dropped_ > 0) {
-      text += (options_.is_json ? "{\"level\":\"warning\",\"event\":\"log_lines_dropped\",\"count\":"
-                                : "level=warning event=log_lines_dropped count=") +
-              std::to_string(num_dropped_) + (options_.is_json ? "}\n" : "\n");
+      text += make_line(LogSeverity::kWarning, "log_lines_dropped",
+                        std::to_string(num_dropped_) + " lines of the log were dropped: stderr takes too few",
+                        {Field::of("count", num_dropped_)});
       num_dropped_ = 0;
     }
     lock.unlock();

@@ -1,6 +1,6 @@
-// A line a request on stderr: logfmt ("level=info id=… status=200 …") or JSON. Lines are written by a thread of the
-// log's own, so that a terminal or pipe that is slow or stuck holds up no request; what does not fit in its queue is
-// dropped and counted. Prompts and answers are never logged. Any thread.
+// A line a request on stderr: logfmt ("level=info id=… status=200 …"), or JSON with a message for people. Lines are
+// written by a thread of the log's own, so that a terminal or pipe that is slow or stuck holds up no request; what does
+// not fit in its queue is dropped and counted. Prompts and answers are never logged. Any thread.
 #pragma once
 
 #include <condition_variable>
@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/log_line.h"
+
 namespace quire {
 
 enum class LogSeverity : uint8_t { kDebug, kInfo, kWarning, kError };
@@ -21,7 +23,7 @@ class AccessLog {
  public:
   struct Options {
     LogSeverity least = LogSeverity::kInfo;
-    bool is_json = false;
+    LineFormat format = LineFormat::kText;
     int file_descriptor = 2;
     size_t max_waiting_lines = 8192;
   };
@@ -44,16 +46,19 @@ class AccessLog {
   };
 
   bool writes(LogSeverity severity) const { return severity >= options_.least; }
-  void write(LogSeverity severity, std::string_view event, const std::vector<Field>& fields);
+  // What `message` says is in the fields too: it is left out of logfmt.
+  void write(LogSeverity severity, std::string_view event, std::string_view message, const std::vector<Field>& fields);
 
  private:
+  std::string make_line(LogSeverity severity, std::string_view event, std::string_view message,
+                        const std::vector<Field>& fields) const;
   void work();
 
   const Options options_;
   std::mutex mutex_;
   std::condition_variable line_came_;
   std::deque<std::string> lines_;
-  uint64_t num_dropped_ = 0;
+  int64_t num_dropped_ = 0;
   bool is_ending_ = false;
   std::thread thread_;
 };

@@ -176,7 +176,8 @@ void FrontDoor::log(const HttpRequest& head, const std::string& request_id, int6
   const std::string_view trace_id = trace_id_of(head.header("traceparent"));
   if (!trace_id.empty()) fields.push_back(Field::of("trace", trace_id));
   if (is_our_failure && !facts.error.empty()) fields.push_back(Field::of("error", facts.error));
-  options_.log->write(severity, "request", fields);
+  const std::string message = head.method + ' ' + head.path + ' ' + std::to_string(outcome.status);
+  options_.log->write(severity, "request", message, fields);
 }
 
 }  // namespace quire
