@@ -269,6 +269,9 @@ class OutputTest(unittest.TestCase):
             choices = json_lines(tuned.stdout)
             self.assertEqual({choice["op"] for choice in choices}, {"linear"})
             self.assertTrue(all(choice["row"] in choice["median_us"] for choice in choices))
+            # With so few and so short measurements it is up to the machine which way this goes.
+            num_doubtful = sum(choice["spread"] > 0.25 for choice in choices)
+            self.assertEqual(f"{num_doubtful} of {len(choices)} choices may be wrong" in tuned.stderr, num_doubtful > 0, tuned.stderr)
             path, = (pathlib.Path(folder) / "quire" / "tuning").iterdir()
             file = json.loads(path.read_text())
             # The slowest rows for everything: the file is obeyed, and answers stay.

@@ -48,7 +48,7 @@ void look_at_threads(const DoctorFacts& facts, std::vector<Finding>& findings) {
                                     "limit; whole numbers waste least",
                                     cpu.quota_cpus, cpu.num_physical_cores)});
   }
-  if (facts.disturbance.throttled_share > 0.01) {
+  if (facts.disturbance.throttled_share > kNotableThrottledShare) {
     findings.push_back({kProblem, "throttled",
                         fmt::format("the cgroup quota was used up and stopped this process for {:.0f} % of the time: "
                                     "raise the container's CPU limit, or lower --threads",
@@ -58,20 +58,20 @@ void look_at_threads(const DoctorFacts& facts, std::vector<Finding>& findings) {
 
 void look_at_neighbours(const DoctorFacts& facts, std::vector<Finding>& findings) {
   const Disturbance& disturbance = facts.disturbance;
-  if (disturbance.stolen_cpus > 0.02) {
+  if (disturbance.stolen_cpus > kNotableStolenCpus) {
     findings.push_back({kProblem, "steal",
                         fmt::format("other guests of this machine's host took {:.2f} processors meanwhile (steal "
                                     "time): figures are below what the processor can do; ask for dedicated cores, or "
                                     "measure again later",
                                     disturbance.stolen_cpus)});
   }
-  if (disturbance.other_cpus > 0.15) {
+  if (disturbance.other_cpus > kNotableOtherCpus) {
     findings.push_back({kProblem, "busy",
                         fmt::format("other programs used {:.2f} processors meanwhile: stop them, or keep them on cores "
                                     "of their own (taskset)",
                                     disturbance.other_cpus)});
   }
-  if (disturbance.stolen_cpus <= 0.02 && disturbance.other_cpus <= 0.15) {
+  if (disturbance.stolen_cpus <= kNotableStolenCpus && disturbance.other_cpus <= kNotableOtherCpus) {
     findings.push_back({kGood, "quiet", "no other program or guest disturbed the measurement"});
   }
 }

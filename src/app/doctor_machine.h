@@ -48,6 +48,11 @@ struct Disturbance {
   double throttled_share = 0.0;  // of the time
 };
 
+// More than this, and figures that were measured meanwhile are not what the machine can do.
+inline constexpr double kNotableStolenCpus = 0.02;
+inline constexpr double kNotableOtherCpus = 0.15;
+inline constexpr double kNotableThrottledShare = 0.01;
+
 Disturbance disturbance_between(const CpuClock& before, const CpuClock& after);
 
 }  // namespace quire::app

@@ -13,6 +13,7 @@
 #include "app/model_path.h"
 #include "app/model_session.h"
 #include "app/options.h"
+#include "app/tune_doubts.h"
 #include "app/tune_file.h"
 #include "app/tune_gpu.h"
 #include "app/tune_measure.h"
@@ -78,6 +79,7 @@ void print(const TuneResult& result, bool is_json) {
                                  {"min_tokens", result.tokens.min_tokens},
                                  {"max_tokens", result.tokens.max_tokens},
                                  {"row", result.rows[result.chosen].row},
+                                 {"spread", widest_spread(result)},
                                  {"median_us", std::move(rows)}});
     return;
   }
@@ -88,6 +90,9 @@ void print(const TuneResult& result, bool is_json) {
     std::sort(sorted.begin(), sorted.end());
     text += fmt::format("  {}{} {}", i == result.chosen ? "*" : "", result.rows[i].row,
                         sorted.empty() ? "alone" : fmt::format("{:.1f} us", 1e6 * sorted[sorted.size() / 2]));
+  }
+  if (const double spread = widest_spread(result); spread > kWideSpread) {
+    text += fmt::format("   (spread {:.0f} %)", 100.0 * spread);
   }
   print_result(text + "\n");
 }
@@ -121,12 +126,14 @@ Status tune_cpu(const TuneOptions& options, const std::filesystem::path& folder,
   }
   ThreadPool pool(key.num_threads);
   std::vector<TuneResult> results;
+  const CpuClock begin = read_cpu_clock();
   for (const TuneShape& shape : shapes) {
     ASSIGN_OR_RETURN(const std::vector<TuneResult> measured, measure_shape(pool, cpu.features, shape, options.seconds));
     for (const TuneResult& result : measured) print(result, options.is_json);
     RETURN_IF_ERROR(check_results());
     results.insert(results.end(), measured.begin(), measured.end());
   }
+  const Disturbance disturbance = disturbance_between(begin, read_cpu_clock());
 
   // What was found for other formats and shapes before stays.
   std::vector<TunedLinear> choices = choices_of(results);
@@ -148,6 +155,7 @@ Status tune_cpu(const TuneOptions& options, const std::filesystem::path& folder,
   RETURN_IF_ERROR(write_tuning(path, key, {.linear = std::move(choices), .products = {}}));
   console.info(
       fmt::format("{} of {} choices differ from the usual ones; kept in {}", num_new, results.size(), path.string()));
+  if (const std::string doubts = doubts_about(results, disturbance); !doubts.empty()) console.warn(doubts);
   return ok_status();
 }
 

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "app/tune_doubts.h"
 #include "app/tune_file.h"
 #include "app/tune_measure.h"
 #include "base/cpu_info.h"
@@ -50,6 +51,28 @@ TEST(TuneMeasure, MeasuresEveryRangeAndKeepsWhatDiffers) {
   EXPECT_EQ(choices[0].k, 64);
   EXPECT_EQ(choices[1].k, 0);
   EXPECT_EQ(choices[1].row, "b");
+}
+
+TEST(TuneDoubts, TimesThatSpreadAreToldOf) {
+  const auto result = [](std::vector<double> first, std::vector<double> second) {
+    return TuneResult{{}, kTokenRanges[0], {times("a", std::move(first)), times("b", std::move(second))}, 0};
+  };
+  const TuneResult quiet = result({1.0, 1.01, 1.02, 1.1, 9.0}, {2.0, 2.1, 2.1, 2.2, 2.2});
+  EXPECT_NEAR(widest_spread(quiet), 0.09 / 1.02, 1e-9);  // one time in five says nothing
+  const TuneResult busy = result({1.0, 1.0, 1.0, 1.1, 1.1}, {2.0, 2.0, 4.0, 6.0, 6.0});
+  EXPECT_NEAR(widest_spread(busy), 1.0, 1e-9);
+  const TuneResult alone{{}, kTokenRanges[0], {times("a", {})}, 0};
+  EXPECT_EQ(widest_spread(alone), 0.0);
+
+  EXPECT_EQ(doubts_about({quiet, alone}, {.stolen_cpus = 1.0, .other_cpus = 1.0, .throttled_share = 1.0}), "");
+  const auto doubts = [&](const Disturbance& disturbance) { return doubts_about({quiet, busy, alone}, disturbance); };
+  EXPECT_TRUE(doubts({}).starts_with("1 of 3 choices may be wrong")) << doubts({});
+  for (const char* part : {"100 %", "quire doctor", "tune again", "--forget"}) {
+    EXPECT_NE(doubts({}).find(part), std::string::npos) << part << " in " << doubts({});
+  }
+  EXPECT_NE(doubts({.other_cpus = 1.4}).find("other programs used 1.40 processors"), std::string::npos);
+  EXPECT_NE(doubts({.stolen_cpus = 0.5, .other_cpus = 1.4}).find("other guests"), std::string::npos);
+  EXPECT_NE(doubts({.other_cpus = 1.4, .throttled_share = 0.2}).find("quota"), std::string::npos);
 }
 
 TEST(TuneFile, IsReadAsItWasWritten) {
