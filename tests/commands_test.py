@@ -44,6 +44,13 @@ class UsageTest(unittest.TestCase):
             self.assertIn(command, text)
             self.assertIn("--", run(command, "--help", check_code=0).out)
 
+    def test_help_tells_the_numbers_behind_a_default(self):
+        for command in ("serve", "generate", "chat", "bench", "run-batch", "doctor", "tune"):
+            text = " ".join(run(command, "--help", check_code=0).out.split())
+            self.assertNotIn("engine's default", text)
+            for numbers in ("0: 32 on the CPU, 256 on a GPU", "0: 512 on the CPU", "8192 on a GPU", "0.9 on a GPU, 0.3 on the CPU"):
+                self.assertIn(numbers, text, command)
+
     def test_wrong_usage_exits_with_2_and_says_what_is_wrong(self):
         for arguments, word in [
             ([], "subcommand"),

@@ -120,10 +120,6 @@ std::optional<DType> parse_float_dtype(const std::string& name) {
   return std::nullopt;
 }
 
-// A GPU wants more at once than a CPU.
-constexpr int kDefaultSeqsOfGpu = 256;
-constexpr int kDefaultBatchedTokensOfGpu = 8192;
-
 constexpr int kMostSamplingThreads = 8;
 
 EngineOptions engine_options(const EngineFlags& flags, Compute compute, const Ops& ops, const Tokenizer* tokenizer) {

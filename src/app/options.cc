@@ -1,8 +1,12 @@
 #include "app/options.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <cstdlib>
 #include <optional>
+
+#include "engine/engine.h"
 
 namespace quire::app {
 
@@ -122,7 +126,8 @@ void add_generation_config_flag(CLI::App& parser, std::string& value) {
 void add_engine_flags(CLI::App& parser, EngineFlags& flags) {
   add_model_argument(parser, flags.model);
   const std::string group = "Engine";
-  const auto option = [&](const char* name, auto& value, const char* meaning) {
+  const EngineOptions usual;
+  const auto option = [&](const char* name, auto& value, const std::string& meaning) {
     return parser.add_option(name, value, meaning)->group(group)->capture_default_str();
   };
   option("--threads", flags.num_threads, "CPU threads; 0: what affinity, cgroup quota and cores allow")
@@ -156,11 +161,11 @@ void add_engine_flags(CLI::App& parser, EngineFlags& flags) {
       .add_option_function<std::string>(
           "--kv-cache-memory",
           [&flags](const std::string& text) { flags.kv_cache_memory_bytes = parse_memory_size(text); },
-          "Memory for KV pages, such as 2GiB; default: a share of what is free")
+          "Memory for KV pages, such as 2GiB; default: a share of what is free (--gpu-memory-utilization)")
       ->group(group);
   option("--gpu-memory-utilization", flags.memory_utilization,
          "Share of the device's memory that may be used, weights included; on the CPU: of the memory that is free once "
-         "they are loaded; 0: the engine's default")
+         "they are loaded; 0: 0.9 on a GPU, 0.3 on the CPU and there at most 8 GiB of KV pages")
       ->check(number_in(0.0, 1.0));
   parser
       .add_option_function<std::string>(
@@ -172,11 +177,21 @@ void add_engine_flags(CLI::App& parser, EngineFlags& flags) {
       "When pages run out, the newest sequence gives way: its pages are swapped out, or computed again, or the cheaper "
       "of the two (auto, recompute, swap)")
       ->check(CLI::IsMember({"auto", "recompute", "swap"}));
-  option("--max-num-seqs", flags.max_num_seqs, "Sequences that may run at once; 0: the engine's default")
+  option("--max-num-seqs", flags.max_num_seqs,
+         fmt::format(
+             "Sequences that may run at once; 0: {} on the CPU, {} on a GPU, or --max-num-batched-tokens where that is "
+             "less",
+             usual.max_num_seqs, kDefaultSeqsOfGpu))
       ->check(CLI::Range(0, 65536));
-  option("--max-num-batched-tokens", flags.max_num_batched_tokens, "Tokens in one step; 0: the engine's default")
+  option(
+      "--max-num-batched-tokens", flags.max_num_batched_tokens,
+      fmt::format(
+          "Tokens in one step; 0: {} on the CPU (serve and run-batch: as many as it computes in {} s), {} on a GPU, or "
+          "--max-num-seqs where that is more",
+          usual.max_num_batched_tokens, usual.step_seconds, kDefaultBatchedTokensOfGpu))
       ->check(CLI::Range(0, 1 << 20));
-  option("--max-model-len", flags.max_model_len, "Longest prompt and answer together; 0: what the model allows")
+  option("--max-model-len", flags.max_model_len,
+         "Longest prompt and answer together; 0: what the model allows, or the KV pages where they hold less")
       ->check(CLI::Range(0, 1 << 24));
   option("--chat-template", flags.chat_template_file, "A Jinja file to use instead of the model's own template")
       ->check(CLI::ExistingFile);

@@ -69,6 +69,10 @@ struct EngineFlags {
   std::string log_level = "info";
 };
 
+// What 0 stands for on a GPU, which wants more at once than a CPU; there it is what EngineOptions have.
+inline constexpr int kDefaultSeqsOfGpu = 256;
+inline constexpr int kDefaultBatchedTokensOfGpu = 8192;
+
 // Declares MODEL and the engine flags on a subcommand.
 void add_engine_flags(CLI::App& parser, EngineFlags& flags);
 // Whether requests get the sampling that the model's makers recommend: for commands that serve them.
