@@ -156,6 +156,23 @@ class OutputTest(unittest.TestCase):
         self.assertIn("context", run(*bench, 100, "--gen-lens", 40, check_code=1).err)  # of 128 tokens
         self.assertIn("--kv-cache-memory", run(*bench, 60, "--gen-lens", 60, "--batch-sizes", 2, "--kv-cache-memory", "40KiB", check_code=1).err)
 
+    def test_bench_in_a_full_context(self):
+        """Of 128 tokens; the first token of an answer comes of the prefill, the second is told of while the third is computed."""
+        for prompt_len, gen_len, batch, num_steps in ((100, 28, 1, 26), (126, 1, 1, 0), (127, 1, 1, 0), (125, 1, 1, 1), (100, 26, 1, 26), (64, 64, 4, 62)):
+            result = run("bench", self.MODEL, "--device", "cpu", "--repeats", 1, "--json", "--prompt-lens", prompt_len, "--gen-lens", gen_len,
+                         "--batch-sizes", batch, check_code=0)
+            line, = json_lines(result.out)
+            self.assertGreater(line["prefill_tok_s"]["median"], 0)
+            self.assertEqual(line["decode_tok_s"] is None, num_steps == 0, line)
+            self.assertEqual("has no room for more" in result.err, num_steps < gen_len, result.err)
+            self.assertEqual("not measured" in result.err, num_steps == 0, result.err)
+            if 0 < num_steps < gen_len:
+                self.assertIn(f"measured for {num_steps} steps, not {gen_len}", result.err)
+        for prompt_len in (127, 128):
+            error = run("bench", self.MODEL, "--repeats", 1, "--prompt-lens", prompt_len, "--gen-lens", 2, check_code=1).err
+            self.assertIn(f"{prompt_len} prompt tokens and 2 generated ones are more than the context of 128 tokens", error)
+        self.assertIn(" - ", run("bench", self.MODEL, "--repeats", 1, "--prompt-lens", 127, "--gen-lens", 1, check_code=0).out)
+
     def test_tokens_and_seats_of_a_step_follow_each_other(self):
         for flags in (["--max-num-seqs", 3000], ["--max-num-batched-tokens", 1]):  # one of the two, of which the other has another default
             run("generate", self.MODEL, "--device", "cpu", "--prompt", "x", "--max-tokens", 2, *flags, check_code=0)

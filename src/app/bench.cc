@@ -36,6 +36,7 @@ struct BenchOptions {
 struct CellResult {
   Spread prefill;
   Spread decode;
+  int64_t num_decode_steps = 0;
   double kv_useful_share = 0.0;
 };
 
@@ -47,13 +48,15 @@ Result<CellResult> measure_cell(Engine& engine, const BenchCell& cell, int repea
   warm_up.gen_len = std::min<int64_t>(cell.gen_len, 4);
   RETURN_IF_ERROR(run_bench_cell(engine, warm_up, 0).status());
   std::vector<double> prefill, decode, useful;
+  int64_t num_decode_steps = 0;
   for (int repeat = 0; repeat < repeats; ++repeat) {
     ASSIGN_OR_RETURN(const BenchTimes times, run_bench_cell(engine, cell, 2 * static_cast<uint64_t>(repeat) + 1));
     prefill.push_back(times.prefill_tok_s);
     decode.push_back(times.decode_tok_s);
+    num_decode_steps = times.num_decode_steps;
     useful.push_back(times.kv_useful_share);
   }
-  return CellResult{spread_of(prefill), spread_of(decode), spread_of(useful).median};
+  return CellResult{spread_of(prefill), spread_of(decode), num_decode_steps, spread_of(useful).median};
 }
 
 json::object to_json(const Spread& spread) {
@@ -61,15 +64,15 @@ json::object to_json(const Spread& spread) {
 }
 
 json::object to_json(const BenchCell& cell, const CellResult& result, const std::optional<BenchLimits>& limits) {
-  json::object cell_json = {{"batch", cell.batch_size},
-                            {"prompt_len", cell.prompt_len},
-                            {"gen_len", cell.gen_len},
-                            {"prefill_tok_s", to_json(result.prefill)},
-                            {"decode_tok_s", to_json(result.decode)},
-                            {"kv_useful_share", result.kv_useful_share}};
+  json::object cell_json = {{"batch", cell.batch_size}, {"prompt_len", cell.prompt_len},
+                            {"gen_len", cell.gen_len},  {"prefill_tok_s", to_json(result.prefill)},
+                            {"decode_tok_s", nullptr},  {"kv_useful_share", result.kv_useful_share}};
+  const bool has_decode = result.num_decode_steps > 0;
+  if (has_decode) cell_json["decode_tok_s"] = to_json(result.decode);
   if (limits.has_value()) {
-    cell_json["share_of_limit"] = json::object{{"prefill", result.prefill.median / limits->prefill_tok_s},
-                                               {"decode", result.decode.median / limits->decode_tok_s}};
+    json::object shares = {{"prefill", result.prefill.median / limits->prefill_tok_s}, {"decode", nullptr}};
+    if (has_decode) shares["decode"] = result.decode.median / limits->decode_tok_s;
+    cell_json["share_of_limit"] = std::move(shares);
   }
   return cell_json;
 }
@@ -81,9 +84,22 @@ void print_row(const BenchCell& cell, const CellResult& result, const std::optio
   const auto share = [&](const Spread& s, double BenchLimits::*limit) {
     return limits.has_value() ? fmt::format("{:.0f} %", 100.0 * s.median / *limits.*limit) : std::string("-");
   };
+  const bool has_decode = result.num_decode_steps > 0;
   print_result(fmt::format(kTableRow, cell.batch_size, cell.prompt_len, cell.gen_len, shown(result.prefill),
-                           share(result.prefill, &BenchLimits::prefill_tok_s), shown(result.decode),
-                           share(result.decode, &BenchLimits::decode_tok_s)));
+                           share(result.prefill, &BenchLimits::prefill_tok_s), has_decode ? shown(result.decode) : "-",
+                           has_decode ? share(result.decode, &BenchLimits::decode_tok_s) : "-"));
+}
+
+// Where the context has no room for as many steps as were asked for.
+void warn_of_few_steps(const BenchCell& cell, const CellResult& result, int64_t context, Console& console) {
+  if (result.num_decode_steps == cell.gen_len) return;
+  const std::string measured = result.num_decode_steps == 0 ? std::string("not measured")
+                                                            : fmt::format("measured for {} steps, not {}",
+                                                                          result.num_decode_steps, cell.gen_len);
+  console.warn(fmt::format(
+      "decode of {} after {} prompt tokens is {}: the context of {} tokens has no room for more in which all sequences "
+      "decode; lower --prompt-lens, or raise what limits it (--max-model-len, --kv-cache-memory)",
+      cell.batch_size, cell.prompt_len, measured, context));
 }
 
 // Greedy and past the end, but for what `text` says.
@@ -115,10 +131,10 @@ Status run(const BenchOptions& options) {
   if (flags.max_num_seqs == 0) {
     const int num_tokens = flags.max_num_batched_tokens;
     if (num_tokens > 0 && num_tokens < largest_batch) {
-      return invalid_argument(
-          fmt::format("--max-num-batched-tokens {} is less than the {} sequences of --batch-sizes, each of which gets a "
-                      "token a step",
-                      num_tokens, largest_batch));
+      return invalid_argument(fmt::format(
+          "--max-num-batched-tokens {} is less than the {} sequences of --batch-sizes, each of which gets a "
+          "token a step",
+          num_tokens, largest_batch));
     }
     const int usual = EngineOptions().max_num_seqs;
     flags.max_num_seqs = std::max(largest_batch, num_tokens > 0 ? std::min(usual, num_tokens) : usual);
@@ -150,6 +166,7 @@ Status run(const BenchOptions& options) {
       for (const int batch_size : options.batch_sizes) {
         const BenchCell cell{batch_size, prompt_len, gen_len, options.is_prompt_shared, sampling};
         ASSIGN_OR_RETURN(const CellResult result, measure_cell(*session.engine, cell, options.repeats));
+        warn_of_few_steps(cell, result, session.engine->limits().max_model_len, console);
         std::optional<BenchLimits> limits;
         if (machine.has_value()) limits = bench_limits(work, cell, *machine);
         if (options.is_json) {

@@ -61,9 +61,20 @@ Result<std::vector<RequestId>> submit(Engine& engine, const BenchCell& cell, int
   return ids;
 }
 
+double useful_share(const EngineStats& stats) {
+  return stats.num_steps > 0 ? stats.kv_useful_share_sum / static_cast<double>(stats.num_steps) : 0.0;
+}
+
 }  // namespace
 
 Result<BenchTimes> run_bench_cell(Engine& engine, const BenchCell& cell, uint64_t seed) {
+  const int64_t context = engine.limits().max_model_len;
+  if (cell.prompt_len + cell.gen_len > context) {
+    return invalid_argument(std::to_string(cell.prompt_len) + " prompt tokens and " + std::to_string(cell.gen_len) +
+                            " generated ones are more than the context of " + std::to_string(context) +
+                            " tokens: lower --prompt-lens or --gen-lens, or raise what limits it: --max-model-len, up "
+                            "to what the model allows, or --kv-cache-memory");
+  }
   engine.clear_prefix_cache();
   engine.reset_stats();
   BenchTimes times;
@@ -81,20 +92,18 @@ Result<BenchTimes> run_bench_cell(Engine& engine, const BenchCell& cell, uint64_
   RETURN_IF_ERROR(sink->error());
   times.prefill_tok_s = static_cast<double>(cell.batch_size * cell.prompt_len) / seconds_since(begin);
 
-  // Decode: once all have begun, gen_len steps. The first to begin may be num_prefill_steps tokens ahead by then.
-  if (const int64_t longest = cell.prompt_len + num_prefill_steps + cell.gen_len;
-      longest > engine.limits().max_model_len) {
-    return invalid_argument("a batch of " + std::to_string(cell.batch_size) + " with " +
-                            std::to_string(cell.prompt_len) + " prompt tokens and " + std::to_string(cell.gen_len) +
-                            " generated ones takes up to " + std::to_string(longest) +
-                            " tokens a sequence, those generated while the last prompts are read included, but the "
-                            "context is " +
-                            std::to_string(engine.limits().max_model_len) +
-                            ": lower --prompt-lens or --gen-lens, or raise --kv-cache-memory");
+  // Decode: once all are known to have begun, gen_len steps. The first to begin is num_prefill_steps tokens ahead by
+  // then, and one more, as a step's tokens are told while the next one runs. None may end before the last step has.
+  const int64_t num_ahead = num_prefill_steps + 1;
+  times.num_decode_steps = std::min(cell.gen_len, context - cell.prompt_len - num_ahead);
+  if (times.num_decode_steps <= 0) {
+    times.num_decode_steps = 0;
+    times.kv_useful_share = useful_share(engine.stats());
+    return times;
   }
   engine.clear_prefix_cache();
   sink = std::make_shared<CountingSink>();
-  ASSIGN_OR_RETURN(ids, submit(engine, cell, cell.gen_len + num_prefill_steps + 1, seed + 1, sink));
+  ASSIGN_OR_RETURN(ids, submit(engine, cell, times.num_decode_steps + num_ahead, seed + 1, sink));
   while (engine.has_work() && sink->num_begun() < cell.batch_size && sink->num_finished() == 0)
     RETURN_IF_ERROR(engine.step());
   RETURN_IF_ERROR(sink->error());
@@ -104,7 +113,7 @@ Result<BenchTimes> run_bench_cell(Engine& engine, const BenchCell& cell, uint64_
   }
   const int64_t num_tokens_before = sink->num_tokens();
   begin = Clock::now();
-  for (int64_t i = 0; i < cell.gen_len; ++i) RETURN_IF_ERROR(engine.step());
+  for (int64_t i = 0; i < times.num_decode_steps; ++i) RETURN_IF_ERROR(engine.step());
   const double decode_seconds = seconds_since(begin);
   if (engine.stats().num_preemptions > 0) {
     return resource_exhausted(
@@ -116,8 +125,7 @@ Result<BenchTimes> run_bench_cell(Engine& engine, const BenchCell& cell, uint64_
 
   for (const RequestId id : ids) engine.abort(id);
   while (engine.has_work()) RETURN_IF_ERROR(engine.step());
-  const EngineStats stats = engine.stats();
-  times.kv_useful_share = stats.num_steps > 0 ? stats.kv_useful_share_sum / static_cast<double>(stats.num_steps) : 0.0;
+  times.kv_useful_share = useful_share(engine.stats());
   return times;
 }
 
