@@ -4,6 +4,7 @@
 #include "ops/cuda/elementwise.h"
 #include "ops/cuda/linear.h"
 #include "ops/cuda/linear_cublaslt.h"
+#include "ops/cuda/linear_even_rows.h"
 #include "ops/cuda/linear_f8.h"
 #include "ops/cuda/linear_few_tokens.h"
 #include "ops/cuda/linear_int8.h"
@@ -96,6 +97,7 @@ void CudaOps::norm_gated_linear(OpContext& context, TensorView y, ConstTensorVie
   const bool takes_norm =
       !norm.weight.is_given() || (weight.layout == Layout::kCudaF8 && cuda::accepts_quantize_normed(x, norm.weight));
   if (takes_norm) {
+    if (cuda::accepts_gated_even_rows(call)) return cuda::linear_even_rows(call);
     if (cuda::accepts_gated_few_tokens(call)) return cuda::linear_few_tokens(call);
     if (cuda::accepts_gated_few_tokens_integer(call)) return cuda::linear_few_tokens_integer(call);
     if (weight.layout == Layout::kCudaF8) return norm_gated_linear_f8(context, call);

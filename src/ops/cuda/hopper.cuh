@@ -95,6 +95,19 @@ __device__ __forceinline__ void copy_box(void* target, const CUtensorMap* map, c
       "l"(map), "r"(shared_address(barrier)), "r"(at.x), "r"(at.y), "l"(policy)
       : "memory");
 }
+struct Coordinates3 {
+  int x;
+  int y;
+  int z;
+};
+__device__ __forceinline__ void copy_box(void* target, const CUtensorMap* map, const Coordinates3& at,
+                                         uint64_t* barrier, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3, "
+      "%4, %5}], [%2], %6;" ::"r"(shared_address(target)),
+      "l"(map), "r"(shared_address(barrier)), "r"(at.x), "r"(at.y), "r"(at.z), "l"(policy)
+      : "memory");
+}
 __device__ __forceinline__ uint64_t evict_first_policy() {
   uint64_t policy;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));

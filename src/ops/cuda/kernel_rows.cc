@@ -2,6 +2,7 @@
 #include "ops/cuda/attention.h"
 #include "ops/cuda/linear.h"
 #include "ops/cuda/linear_cublaslt.h"
+#include "ops/cuda/linear_even_rows.h"
 #include "ops/cuda/linear_few_tokens.h"
 #include "ops/cuda/linear_int8.h"
 
@@ -17,6 +18,7 @@ bool accepts_any(const Call&) {
 constexpr KernelRow<LinearCall> kLinearRows[] = {
     {"gemv", accepts_gemv, linear_gemv, "gemv"},
     {"gemv_tokens", accepts_gemv_tokens, linear_gemv_tokens, "gemv_tokens"},
+    {"even_rows", accepts_even_rows, linear_even_rows, "decode"},
     {"gemv_integer", accepts_gemv_integer, linear_gemv_integer, "gemv"},
     {"few_tokens", accepts_few_tokens, linear_few_tokens, "decode"},
     {"few_tokens_integer", accepts_few_tokens_integer, linear_few_tokens_integer, "few_tokens_integer"},

@@ -24,9 +24,9 @@ struct LinearCall {
   const Weight& weight;
   Epilogue epilogue = {};
   ConstTensorView offsets = {};  // of a grouped call: [num_experts + 1] i32 on the device
-  InputNorm norm = {};      // of x; only the rows of one token and of e4m3 take one; these and `few_tokens` a gate:
-  Gate gate = Gate::kNone;  // y = activation(first half of the outputs) * second half
-  bool is_strict = false;   // a token's bits shall not depend on the number of tokens: see linear_strict.h
+  InputNorm norm = {};           // of x; only the rows of one token and of e4m3 take one; these and `even_rows` a gate:
+  Gate gate = Gate::kNone;       // y = activation(first half of the outputs) * second half
+  bool is_strict = false;        // a token's bits shall not depend on the number of tokens: see linear_strict.h
 };
 
 std::span<const KernelRow<LinearCall>> linear_rows();

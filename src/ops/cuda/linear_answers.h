@@ -17,8 +17,9 @@ namespace quire::cuda {
 
 class SameAnswers {
  public:
-  // `multiply` computes y = x · wᵀ of the shape in our order.
-  using Multiply = std::function<void(void* y, const void* x)>;
+  // `multiply` computes y = x · wᵀ + residual of the shape in our order, rows of residual (or null) lying as those of
+  // y.
+  using Multiply = std::function<void(void* y, const void* x, const void* residual)>;
 
   // The fastest way that has the same bits; null where there is none, where there is no memory to compare with, or
   // while a stream is captured before the shape is known. The first call of a shape waits for the stream.
@@ -30,7 +31,7 @@ class SameAnswers {
                                              const void* w, const Multiply& multiply);
 
   // Shapes of one bucket of num_tokens share a way.
-  using Key = std::tuple<int64_t, int64_t, int64_t, DType, DType>;
+  using Key = std::tuple<int64_t, int64_t, int64_t, DType, DType, bool>;
   std::map<Key, std::optional<cublasLtMatmulAlgo_t>> chosen_;
 };
 

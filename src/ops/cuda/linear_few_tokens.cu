@@ -1,17 +1,15 @@
-// The linear layer for up to 64 tokens, bound by the reading of weights: e4m3 weights with e4m3 activations, or 16-bit
-// ones with activations of their dtype.
+// The linear layer for up to 64 tokens of e4m3 weights with e4m3 activations, bound by the reading of weights.
 //
 // Grid: x tiles of 128 outputs (of the gated form: 64 gates and the 64 that belong to them), y parts of k, which add
 // each other's sums at the end (linear_few_tokens.cuh). A block has two warpgroups of 64 outputs each and a warp that
 // asks the copy engine for weights (128 outputs × 128 or 256 bytes a stage) and activations (N tokens by as many).
-// Products on the tensor cores from shared memory (wgmma, the tokens as columns), in float; sums of e4m3 products,
-// which the unit keeps with few bits, are added to others every 128 k, times the scale that a token has there. Weights
-// are read once, activations by every tile, from the L2 cache; the limit is memory bandwidth. Weights are asked for
-// before the kernel ahead has ended. The order of a token's sum depends on the weight's shape alone: `decode`.
+// Products on the tensor cores from shared memory (wgmma, the tokens as columns), in float; their sums, which the unit
+// keeps with few bits, are added to others every 128 k, times the scale that a token has there. Weights are read once,
+// activations by every tile, from the L2 cache; the limit is memory bandwidth. Weights are asked for before the kernel
+// ahead has ended. The order of a token's sum depends on the weight's shape alone: `decode`.
 #include "ops/cuda/linear_few_tokens.h"
 
 #include <algorithm>
-#include <type_traits>
 
 #include "ops/cuda/elementwise.h"
 #include "ops/cuda/launch.cuh"
@@ -29,12 +27,6 @@ using namespace few;
 constexpr int kBoxRows = kHalfRows;
 constexpr int kRowBytes = 128;  // of k, a stage
 constexpr int kWeightBytes = kRows * kRowBytes;
-// Where cuBLASLt is not faster (H200; 8B shapes). It has no activation behind its products.
-constexpr int kMaxTokensOf16Bits = 16;
-constexpr int kMaxTokensOf16BitGates = 32;
-
-template <typename W>
-constexpr bool kIsF8 = std::is_same_v<W, F8>;
 // A stage is so many boxes wide: two where they are small, for fewer waits.
 template <int N>
 constexpr int kWidth = N <= 16 ? 2 : 1;
@@ -50,17 +42,16 @@ constexpr int kSharedBytes = kStages<N>* kStageBytes<N> + 1024;
 
 struct Args {
   Output output;
-  const float* x_scales;  // of e4m3: [2 num_pairs, N]
-  int elements_per_box;   // of k
+  const float* x_scales;  // [2 num_pairs, N]
   int num_pairs;          // of boxes, in all parts
 };
 
-template <typename W, int N>
+template <int N>
 __global__ void __launch_bounds__(kThreads, 2)
     few_tokens_kernel(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map, Args args) {
   constexpr int S = kStages<N>;
-  constexpr int kScales = kIsF8<W> ? kWidth<N> * N : 4;  // of a stage
-  constexpr uint32_t kExpectedBytes = kStageBytes<N> + (kIsF8<W> ? kScales * 4 : 0);
+  constexpr int kScales = kWidth<N> * N;  // of a stage
+  constexpr uint32_t kExpectedBytes = kStageBytes<N> + kScales * 4;
   extern __shared__ char dynamic_shared[];
   __shared__ uint64_t full[S];
   __shared__ uint64_t empty[S];
@@ -96,7 +87,7 @@ __global__ void __launch_bounds__(kThreads, 2)
         barrier_arrive_expecting(&full[s], kExpectedBytes);
 #pragma unroll
         for (int box = 0; box < kWidth<N>; ++box) {
-          const int k = ((begin + i) * kWidth<N> + box) * args.elements_per_box;
+          const int k = ((begin + i) * kWidth<N> + box) * kRowBytes;
           copy_box(stage + box * kWeightBytes, &w_map, Coordinates2{k, first_output}, &full[s], once);
           copy_box(stage + box * kWeightBytes + kBoxRows * kRowBytes, &w_map,
                    Coordinates2{k, first_output + (is_gated ? args.output.num_outputs : kBoxRows)}, &full[s], once);
@@ -106,12 +97,10 @@ __global__ void __launch_bounds__(kThreads, 2)
         char* const stage = ring + s * kStageBytes<N> + kWidth<N> * kWeightBytes;
 #pragma unroll
         for (int box = 0; box < kWidth<N>; ++box) {
-          const int k = ((begin + i) * kWidth<N> + box) * args.elements_per_box;
+          const int k = ((begin + i) * kWidth<N> + box) * kRowBytes;
           copy_box(stage + box * N * kRowBytes, &x_map, Coordinates2{k, 0}, &full[s], often);
         }
-        if constexpr (kIsF8<W>) {
-          copy_bytes(x_scales[s], args.x_scales + (begin + i) * kScales, kScales * 4, &full[s]);
-        }
+        copy_bytes(x_scales[s], args.x_scales + (begin + i) * kScales, kScales * 4, &full[s]);
       };
       const int num_first = min(S, count);
       for (int i = 0; i < num_first; ++i) load_weights(i, i);
@@ -129,7 +118,7 @@ __global__ void __launch_bounds__(kThreads, 2)
         }
       }
     } else {
-      prefetch_finish<kIsF8<W>>(args.output, lane - 1);
+      prefetch_finish<true>(args.output, lane - 1);
     }
   } else {
     wait_for_previous();
@@ -153,78 +142,61 @@ __global__ void __launch_bounds__(kThreads, 2)
       const uint32_t x = stage + kWidth<N> * kWeightBytes;
       const uint32_t w_at = w + static_cast<uint32_t>(step / 4 * kWeightBytes + step % 4 * 32);
       const uint32_t x_at = x + static_cast<uint32_t>(step / 4 * N * kRowBytes + step % 4 * 32);
-      wgmma_tokens<W, N>(target, matrix_descriptor(w_at, 16, 1024), matrix_descriptor(x_at, 16, 1024), adds);
+      wgmma_tokens<F8, N>(target, matrix_descriptor(w_at, 16, 1024), matrix_descriptor(x_at, 16, 1024), adds);
     };
-    if constexpr (kIsF8<W>) {
-      const auto start_box = [&](float(&some)[N / 2], int stage, int box) {
-        wgmma_fence();
+    const auto start_box = [&](float(&some)[N / 2], int stage, int box) {
+      wgmma_fence();
 #pragma unroll
-        for (int step = 0; step < 4; ++step) multiply(some, stage, 4 * box + step, step > 0);
-        wgmma_commit();
-      };
-      const auto load_scales = [&](float2(&scales)[N / 8], int stage, int box) {
+      for (int step = 0; step < 4; ++step) multiply(some, stage, 4 * box + step, step > 0);
+      wgmma_commit();
+    };
+    const auto load_scales = [&](float2(&scales)[N / 8], int stage, int box) {
 #pragma unroll
-        for (int j = 0; j < N / 8; ++j) {
-          scales[j] = *reinterpret_cast<const float2*>(&x_scales[stage][box * N + 8 * j + 2 * (lane % 4)]);
-        }
-      };
-      const auto add_box = [&](const float(&some)[N / 2], const float2(&scales)[N / 8]) {
-#pragma unroll
-        for (int j = 0; j < N / 2; ++j) {
-          sums[j] = fmaf(some[j], j % 2 == 0 ? scales[j / 4].x : scales[j / 4].y, sums[j]);
-        }
-      };
-      for (int i = 0; i < count; ++i) {
-        barrier_wait(&full[s], parity);
-        if constexpr (kWidth<N> == 1) {
-          float some[N / 2];
-          float2 scales[N / 8];
-          start_box(some, s, 0);
-          load_scales(scales, s, 0);
-          wgmma_wait<0>();
-          hold(some);
-          release(s);
-          add_box(some, scales);
-        } else {
-          // While the sums of one box are added, the other's products run.
-          float first[N / 2];
-          float second[N / 2];
-          float2 scales[N / 8];
-          start_box(first, s, 0);
-          start_box(second, s, 1);
-          load_scales(scales, s, 0);
-          wgmma_wait<1>();
-          hold(first);
-          add_box(first, scales);
-          load_scales(scales, s, 1);
-          wgmma_wait<0>();
-          hold(second);
-          release(s);
-          add_box(second, scales);
-        }
-        advance();
+      for (int j = 0; j < N / 8; ++j) {
+        scales[j] = *reinterpret_cast<const float2*>(&x_scales[stage][box * N + 8 * j + 2 * (lane % 4)]);
       }
-    } else {
-      int before = 0;  // a stage whose products may still run
-      for (int i = 0; i < count; ++i) {
-        barrier_wait(&full[s], parity);
-        wgmma_fence();
+    };
+    const auto add_box = [&](const float(&some)[N / 2], const float2(&scales)[N / 8]) {
 #pragma unroll
-        for (int step = 0; step < 4 * kWidth<N>; ++step) multiply(sums, s, step, true);
-        wgmma_commit();
+      for (int j = 0; j < N / 2; ++j) {
+        sums[j] = fmaf(some[j], j % 2 == 0 ? scales[j / 4].x : scales[j / 4].y, sums[j]);
+      }
+    };
+    for (int i = 0; i < count; ++i) {
+      barrier_wait(&full[s], parity);
+      if constexpr (kWidth<N> == 1) {
+        float some[N / 2];
+        float2 scales[N / 8];
+        start_box(some, s, 0);
+        load_scales(scales, s, 0);
+        wgmma_wait<0>();
+        hold(some);
+        release(s);
+        add_box(some, scales);
+      } else {
+        // While the sums of one box are added, the other's products run.
+        float first[N / 2];
+        float second[N / 2];
+        float2 scales[N / 8];
+        start_box(first, s, 0);
+        start_box(second, s, 1);
+        load_scales(scales, s, 0);
         wgmma_wait<1>();
-        if (i > 0) release(before);
-        before = s;
-        advance();
+        hold(first);
+        add_box(first, scales);
+        load_scales(scales, s, 1);
+        wgmma_wait<0>();
+        hold(second);
+        release(s);
+        add_box(second, scales);
       }
+      advance();
     }
-    wgmma_wait<0>();
-    hold(sums);
     // The ring is free: everything that was asked for has come and been used.
     consumer_barrier();
     store_sums<N>(ring, sums);
     consumer_barrier();
-    finish_tile<N, kIsF8<W>>(args.output, ring);
+    finish_tile<N, true>(args.output, ring);
   }
 }
 
@@ -247,9 +219,9 @@ struct Maps {
   CUtensorMap x;
 };
 
-template <typename W, int N>
+template <int N>
 void launch(const LinearCall& call, const Division& division, const Maps& maps, const Args& args) {
-  const auto kernel = few_tokens_kernel<W, N>;
+  const auto kernel = few_tokens_kernel<N>;
   const int num_blocks = division.num_tiles * division.num_parts;
   const int shared_bytes = std::max(kSharedBytes<N>, least_shared_bytes(num_blocks));
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
@@ -259,17 +231,16 @@ void launch(const LinearCall& call, const Division& division, const Maps& maps, 
       dim3(kThreads), static_cast<size_t>(shared_bytes), maps.w, maps.x, args);
 }
 
-template <typename W>
 void launch_any(const LinearCall& call, const Division& division, const Maps& maps, const Args& args) {
   switch (tile_of(static_cast<int>(call.x.size(0)))) {
     case 8:
-      return launch<W, 8>(call, division, maps, args);
+      return launch<8>(call, division, maps, args);
     case 16:
-      return launch<W, 16>(call, division, maps, args);
+      return launch<16>(call, division, maps, args);
     case 32:
-      return launch<W, 32>(call, division, maps, args);
+      return launch<32>(call, division, maps, args);
     default:
-      return launch<W, 64>(call, division, maps, args);
+      return launch<64>(call, division, maps, args);
   }
 }
 
@@ -290,24 +261,14 @@ bool has_room_for_groups(const LinearCall& call) {
 
 bool fits_few_tokens(const LinearCall& call) {
   const Weight& weight = call.weight;
-  const DType dtype = call.x.dtype();
-  if (dtype == DType::kF32 || call.offsets.is_given() || weight.num_experts != 1) return false;
-  if (weight.layout == Layout::kCudaF8) {
-    if (weight.k % 16 != 0) return false;
-    if (call.norm.weight.is_given() && !accepts_quantize_normed(call.x, call.norm.weight)) return false;
-  } else {
-    if (weight.layout != Layout::kCudaPlanes || call.norm.weight.is_given()) return false;
-    if (weight.format != (dtype == DType::kBF16 ? FormatId::kBF16 : FormatId::kF16)) return false;
-  }
-  return weight.k % 8 == 0 && weight.n % 8 == 0 && weight.n < (1 << 30) && weight.k < (1 << 30) &&
-         is_call_aligned(call);
+  if (call.x.dtype() == DType::kF32 || call.offsets.is_given() || weight.num_experts != 1) return false;
+  if (weight.layout != Layout::kCudaF8 || weight.k % 16 != 0) return false;
+  if (call.norm.weight.is_given() && !accepts_quantize_normed(call.x, call.norm.weight)) return false;
+  return weight.n % 8 == 0 && weight.n < (1 << 30) && weight.k < (1 << 30) && is_call_aligned(call);
 }
 
 bool accepts_few_tokens(const LinearCall& call) {
-  const bool is_f8 = call.weight.layout == Layout::kCudaF8;
-  const int64_t most = is_f8 ? kMaxFewTokens : call.gate == Gate::kNone ? kMaxTokensOf16Bits : kMaxTokensOf16BitGates;
-  return call.x.size(0) >= 1 && call.x.size(0) <= most && fits_few_tokens(call) &&
-         (!is_f8 || has_room_for_groups(call));
+  return call.x.size(0) >= 1 && call.x.size(0) <= kMaxFewTokens && fits_few_tokens(call) && has_room_for_groups(call);
 }
 
 bool accepts_gated_few_tokens(const LinearCall& call) {
@@ -318,46 +279,30 @@ void linear_few_tokens(const LinearCall& call) {
   const Weight& weight = call.weight;
   const int num_tokens = static_cast<int>(call.x.size(0));
   const int tile = tile_of(num_tokens);
-  const bool is_f8 = weight.layout == Layout::kCudaF8;
-  const DType dtype = is_f8 ? DType::kF8E4M3 : call.x.dtype();
-  const Division division = divide(call);
-  const void* x = call.x.raw_data();
-  int64_t x_stride = call.x.stride(0);
-  F8Groups groups = {};
-  if (is_f8) {
-    uint8_t* const codes = static_cast<uint8_t*>(call.library->slice_data());
-    groups = {codes, reinterpret_cast<float*>(codes + group_code_bytes(call))};
-    quantize_groups_to_f8(call.stream, {.codes = groups.codes,
-                                        .scales = groups.scales,
-                                        .scale_stride = tile,
-                                        .x = call.x,
-                                        .norm_weight = call.norm.weight,
-                                        .epsilon = call.norm.epsilon});
-    x = groups.codes;
-    x_stride = weight.k;
-  }
-  const int per_box = kRowBytes / static_cast<int>(dtype_bytes(dtype));
+  uint8_t* const codes = static_cast<uint8_t*>(call.library->slice_data());
+  const F8Groups groups = {codes, reinterpret_cast<float*>(codes + group_code_bytes(call))};
+  quantize_groups_to_f8(call.stream, {.codes = groups.codes,
+                                      .scales = groups.scales,
+                                      .scale_stride = tile,
+                                      .x = call.x,
+                                      .norm_weight = call.norm.weight,
+                                      .epsilon = call.norm.epsilon});
   const int64_t w_sizes[] = {weight.k, weight.n};
-  const int64_t w_strides[] = {weight.k};
-  const int32_t w_box[] = {per_box, kBoxRows};
   const int64_t x_sizes[] = {weight.k, num_tokens};
-  const int64_t x_strides[] = {x_stride};
-  const int32_t x_box[] = {per_box, tile};
+  const int64_t strides[] = {weight.k};
+  const int32_t w_box[] = {kRowBytes, kBoxRows};
+  const int32_t x_box[] = {kRowBytes, tile};
   const Maps maps = {
-      .w = make_tensor_map({.dtype = dtype,
+      .w = make_tensor_map({.dtype = DType::kF8E4M3,
                             .data = const_cast<std::byte*>(weight.parts[0].data()),
                             .sizes = w_sizes,
-                            .strides = w_strides,
+                            .strides = strides,
                             .box = w_box}),
       .x = make_tensor_map(
-          {.dtype = dtype, .data = const_cast<void*>(x), .sizes = x_sizes, .strides = x_strides, .box = x_box})};
-  Args args{.output = output_of(call),
-            .x_scales = groups.scales,
-            .elements_per_box = per_box,
-            .num_pairs = num_pairs_of(weight)};
-  if (is_f8) args.output.w_scales = reinterpret_cast<const float*>(weight.parts[1].data());
-  const auto function = is_f8 ? launch_any<F8> : dtype == DType::kBF16 ? launch_any<bf16> : launch_any<f16>;
-  function(call, division, maps, args);
+          {.dtype = DType::kF8E4M3, .data = groups.codes, .sizes = x_sizes, .strides = strides, .box = x_box})};
+  Args args{.output = output_of(call), .x_scales = groups.scales, .num_pairs = num_pairs_of(weight)};
+  args.output.w_scales = reinterpret_cast<const float*>(weight.parts[1].data());
+  launch_any(call, divide(call), maps, args);
 }
 
 }  // namespace quire::cuda

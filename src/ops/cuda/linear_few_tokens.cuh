@@ -94,11 +94,10 @@ inline int choose_parts(int num_tiles, int num_units, int least_units) {
   return parts;
 }
 
-// Of float and e4m3 weights: k in pairs of boxes.
+// Of e4m3 weights: k in pairs of boxes.
 constexpr int kPairBytes = 256;
 inline int num_pairs_of(const Weight& weight) {
-  const int64_t element_bytes = weight.layout == Layout::kCudaF8 ? 1 : 2;
-  return static_cast<int>(ceil_div<int64_t>(weight.k * element_bytes, kPairBytes));
+  return static_cast<int>(ceil_div<int64_t>(weight.k, kPairBytes));
 }
 inline int parts_of_pairs(int num_tiles, int num_pairs) {
   constexpr int kLeastPairs = 4;

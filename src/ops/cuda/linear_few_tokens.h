@@ -1,6 +1,5 @@
-// The row `few_tokens`: up to 64 tokens, float weights of the activations' dtype or e4m3, with a norm before (e4m3
-// only) and a gated activation behind where a layer wants them. The row `few_tokens_integer`: up to 256 tokens, weights
-// of an integer format, with the gated activation.
+// The row `few_tokens`: up to 64 tokens, e4m3 weights, with a norm before and a gated activation behind where a layer
+// wants them. The row `few_tokens_integer`: up to 256 tokens, weights of an integer format, with the gated activation.
 #pragma once
 
 #include "ops/cuda/linear.h"

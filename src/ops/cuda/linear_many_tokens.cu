@@ -1,6 +1,6 @@
-// The linear layer for more tokens than `few_tokens` takes, in its order of sums, bit for bit: e4m3 weights with e4m3
-// activations (a scale for 128 k of a token), or 16-bit ones with activations of their dtype. Also for the numbers that
-// `few_tokens_integer` makes of integer weights.
+// The linear layer for more tokens than the rows for few of them take, in their orders of sums, bit for bit: e4m3
+// weights with e4m3 activations (a scale for 128 k of a token) in that of `few_tokens`, 16-bit ones with activations of
+// their dtype in that of `even_rows`, and the numbers that `few_tokens_integer` makes of integer weights in its.
 //
 // A block is a tile of 128 outputs (of the gated form: 64 gates and the 64 that belong to them) and N tokens, and goes
 // over all of k: products of a part of k are summed in registers, as a block of `few_tokens` does, and parts are added
@@ -359,7 +359,8 @@ struct Buffer {
 template <typename W>
 int64_t multiply_by_library(const LinearCall& call, const Output& output, const WeightRows& weight,
                             const Buffer& buffer) {
-  if (weight.num_parts > 1 || output.bias != nullptr || output.residual != nullptr) return 0;
+  if (weight.num_parts > 1 || output.bias != nullptr) return 0;
+  if (output.residual != nullptr && output.y_dtype == DType::kF32) return 0;
   const bool is_gated = output.gate != Gate::kNone;
   const int64_t k = call.weight.k;
   const int64_t row_bytes = weight.num_rows * dtype_bytes(output.y_dtype);
@@ -373,12 +374,14 @@ int64_t multiply_by_library(const LinearCall& call, const Output& output, const 
                           .y_dtype = output.y_dtype,
                           .x_stride = call.x.stride(0),
                           .y_stride = is_gated ? weight.num_rows : output.y_stride,
-                          .residual_stride = 0};
-  const cublasLtMatmulAlgo_t* const answer =
-      call.library->same_answers().find(call.stream, *call.library, shape, weight.data, [&](void* y, const void* x) {
+                          .residual_stride = output.residual != nullptr ? output.residual_stride : 0};
+  const cublasLtMatmulAlgo_t* const answer = call.library->same_answers().find(
+      call.stream, *call.library, shape, weight.data, [&](void* y, const void* x, const void* residual) {
         Output plain = output;
         plain.y = y;
         plain.y_stride = weight.num_rows;
+        plain.residual = residual;
+        plain.residual_stride = weight.num_rows;
         plain.num_tokens = static_cast<int>(most);
         plain.num_outputs = static_cast<int>(weight.num_rows);
         plain.gate = Gate::kNone;
@@ -390,12 +393,14 @@ int64_t multiply_by_library(const LinearCall& call, const Output& output, const 
   const int64_t num_done = output.num_tokens / most * most;
   for (int64_t first = 0; first < num_done; first += most) {
     char* const y = offset_bytes(output.y, first * y_row_bytes);
-    call.library->run(call.stream, shape,
-                      {.y = is_gated ? buffer.data : y,
-                       .x = offset_bytes(call.x.raw_data(), first * x_row_bytes),
-                       .w = weight.data,
-                       .residual = nullptr},
-                      *answer);
+    const int64_t residual_bytes = first * output.residual_stride * dtype_bytes(output.y_dtype);
+    call.library->run(
+        call.stream, shape,
+        {.y = is_gated ? buffer.data : y,
+         .x = offset_bytes(call.x.raw_data(), first * x_row_bytes),
+         .w = weight.data,
+         .residual = output.residual != nullptr ? offset_bytes(output.residual, residual_bytes) : nullptr},
+        *answer);
     if (!is_gated) continue;
     const int64_t half = weight.num_rows / 2;
     const ConstTensorView products(buffer.data, output.y_dtype, {most, weight.num_rows});
@@ -457,14 +462,18 @@ void multiply_f8(const LinearCall& call, const WeightRows& weight) {
 
 void linear_many_tokens(const LinearCall& call) {
   const Weight& weight = call.weight;
-  const int num_pairs = num_pairs_of(weight);
-  const WeightRows rows{.data = weight.parts[0].data(),
-                        .num_rows = weight.n,
-                        .is_new = false,
-                        .num_parts = parts_of_pairs(num_tiles_of(output_of(call)), num_pairs),
-                        .num_units = num_pairs,
-                        .boxes_of_unit = kPairBytes / kRowBytes};
-  if (weight.layout == Layout::kCudaF8) return multiply_f8(call, rows);
+  WeightRows rows{.data = weight.parts[0].data(),
+                  .num_rows = weight.n,
+                  .is_new = false,
+                  .num_parts = 1,
+                  .num_units = static_cast<int>(ceil_div<int64_t>(weight.k * 2, kRowBytes)),
+                  .boxes_of_unit = 1};
+  if (weight.layout == Layout::kCudaF8) {
+    rows.num_units = num_pairs_of(weight);
+    rows.num_parts = parts_of_pairs(num_tiles_of(output_of(call)), rows.num_units);
+    rows.boxes_of_unit = kPairBytes / kRowBytes;
+    return multiply_f8(call, rows);
+  }
   const auto function = call.x.dtype() == DType::kBF16 ? launch_floats<bf16> : launch_floats<f16>;
   function(call, output_of(call), rows, {static_cast<char*>(call.library->slice_data()), call.library->slice_bytes()});
 }

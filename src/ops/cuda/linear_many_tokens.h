@@ -1,12 +1,12 @@
-// The linear layer for any number of tokens in the orders of sums of `few_tokens` and `few_tokens_integer`: what
-// linear_strict.cc uses for more tokens than those take. Kernels in linear_many_tokens.cu and linear_numbers.cu.
+// The linear layer for any number of tokens in the orders of sums of `even_rows`, `few_tokens` and `few_tokens_integer`:
+// what linear_strict.cc uses for more tokens than those take. Kernels in linear_many_tokens.cu and linear_numbers.cu.
 #pragma once
 
 #include "ops/cuda/linear.h"
 
 namespace quire::cuda {
 
-// Calls that fits_few_tokens accepts.
+// Calls that fits_even_rows or fits_few_tokens accepts.
 void linear_many_tokens(const LinearCall& call);
 // Calls that fits_few_tokens_integer accepts: weights become numbers in the buffer of slices first.
 void linear_many_tokens_integer(const LinearCall& call);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "ops/cuda/linear_cublaslt.h"
+#include "ops/cuda/linear_even_rows.h"
 #include "ops/cuda/linear_few_tokens.h"
 #include "ops/cuda/linear_int8.h"
 #include "ops/cuda/linear_many_tokens.h"
@@ -12,7 +13,7 @@ namespace quire::cuda {
 
 namespace {
 
-enum class Way { kAnyShape, kFloats, kIntegers, kInt8, kSkinny };
+enum class Way { kAnyShape, kFloats, kF8, kIntegers, kInt8, kSkinny };
 
 LinearCall tokens_of(const LinearCall& call, int64_t first, int64_t count) {
   LinearCall some = call;
@@ -27,7 +28,8 @@ Way way_of(const LinearCall& call) {
   if (call.offsets.is_given()) return Way::kAnyShape;
   const LinearCall one = tokens_of(call, 0, 1);
   if (accepts_int8(one)) return Way::kInt8;
-  if (fits_few_tokens(one)) return Way::kFloats;
+  if (fits_even_rows(one)) return Way::kFloats;
+  if (fits_few_tokens(one)) return Way::kF8;
   if (fits_few_tokens_integer(one)) return Way::kIntegers;
   // Float weights go without: the row does not take all shapes of them.
   if (!call.weight.quant().is_float && !call.norm.weight.is_given() && accepts_skinny_mma(one)) return Way::kSkinny;
@@ -50,6 +52,8 @@ void linear_strict(const LinearCall& call) {
     case Way::kInt8:
       return launch_int8(call);
     case Way::kFloats:
+      return num_tokens <= kMaxEvenTokens ? linear_even_rows(call) : linear_many_tokens(call);
+    case Way::kF8:
       return num_tokens <= kMaxFewTokens ? linear_few_tokens(call) : linear_many_tokens(call);
     case Way::kIntegers:
       return num_tokens <= kMaxFewTokensInteger ? linear_few_tokens_integer(call) : linear_many_tokens_integer(call);
@@ -62,7 +66,7 @@ void linear_strict(const LinearCall& call) {
 
 bool accepts_strict_norm(const LinearCall& call) {
   if (call.x.size(0) == 0) return false;
-  if (call.weight.layout == Layout::kCudaF8) return way_of(call) == Way::kFloats;
+  if (call.weight.layout == Layout::kCudaF8) return way_of(call) == Way::kF8;
   return call.weight.layout == Layout::kCudaI8 && way_of(call) == Way::kInt8;
 }
 
@@ -74,6 +78,7 @@ bool accepts_strict_gate(const LinearCall& call) {
     case Way::kInt8:
       return accepts_gated_int8(one);
     case Way::kFloats:
+    case Way::kF8:
       return call.weight.n % 16 == 0 && call.y.dtype() == call.x.dtype();
     case Way::kIntegers:
       return call.weight.n % 32 == 0 && call.y.dtype() == call.x.dtype();

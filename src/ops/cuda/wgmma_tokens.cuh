@@ -25,6 +25,13 @@ __device__ __forceinline__ void wgmma_tokens(float (&d)[N / 2], uint64_t a, uint
                  : QUIRE_SUMS_##COUNT(0)                                                                               \
                  : "l"(a), "l"(b), "r"(static_cast<int>(adds)));                                                       \
   }
+// Where weights are the columns.
+#define QUIRE_WGMMA_MORE(W, TYPE, K, FLAGS)                         \
+  QUIRE_WGMMA(W, TYPE, K, 48, 24, "%24, %25", "%26", FLAGS)         \
+  QUIRE_WGMMA(W, TYPE, K, 96, 48, "%48, %49", "%50", FLAGS)         \
+  QUIRE_WGMMA(W, TYPE, K, 160, 80, "%80, %81", "%82", FLAGS)        \
+  QUIRE_WGMMA(W, TYPE, K, 192, 96, "%96, %97", "%98", FLAGS)        \
+  QUIRE_WGMMA(W, TYPE, K, 224, 112, "%112, %113", "%114", FLAGS)
 #define QUIRE_WGMMA_ALL(W, TYPE, K, FLAGS)                          \
   QUIRE_WGMMA(W, TYPE, K, 8, 4, "%4, %5", "%6", FLAGS)              \
   QUIRE_WGMMA(W, TYPE, K, 16, 8, "%8, %9", "%10", FLAGS)            \
@@ -34,9 +41,12 @@ __device__ __forceinline__ void wgmma_tokens(float (&d)[N / 2], uint64_t a, uint
   QUIRE_WGMMA(W, TYPE, K, 256, 128, "%128, %129", "%130", FLAGS)
 QUIRE_WGMMA_ALL(__nv_bfloat16, "bf16", "16", "1, 1, 0, 0")
 QUIRE_WGMMA_ALL(__half, "f16", "16", "1, 1, 0, 0")
+QUIRE_WGMMA_MORE(__nv_bfloat16, "bf16", "16", "1, 1, 0, 0")
+QUIRE_WGMMA_MORE(__half, "f16", "16", "1, 1, 0, 0")
 QUIRE_WGMMA_ALL(F8, "e4m3", "32", "1, 1")
 #undef QUIRE_WGMMA
 #undef QUIRE_WGMMA_ALL
+#undef QUIRE_WGMMA_MORE
 // clang-format on
 
 }  // namespace quire::cuda

@@ -97,7 +97,7 @@ TEST(CudaFused, NormAndLinear) {
                                                    : FormatId::kBF16;
     for (const int64_t num_tokens : {1, 2, 13, 40}) {
       for (const auto& [n, k] :
-           {std::pair<int64_t, int64_t>{6144, 4096}, {1000, 576}, {66, 14336}, {130, 264}, {2, 8}}) {
+           {std::pair<int64_t, int64_t>{6144, 4096}, {28672, 192}, {1000, 576}, {66, 14336}, {130, 264}, {2, 8}}) {
         compare_linears(*gpu, random, {format, dtype, num_tokens, n, k});
       }
     }

@@ -41,11 +41,18 @@ std::vector<LinearKind> linear_kinds() {
   const FormatId bf16 = FormatId::kBF16;
   const DType x = DType::kBF16;
   std::vector<LinearKind> kinds = {
-      // Whole sums; parts of k that are blocks; parts one after another; tiles of 256 tokens.
+      // k that does and does not divide into boxes; rows of a block from 16 to 256, several tiles a block; tiles of 256
+      // tokens; cuBLASLt where it has the same bits.
       {bf16, x, 160, 200},
       {bf16, x, 176, 4104},
       {bf16, x, 4096, 2048},
+      {bf16, x, 6144, 512},
+      {bf16, x, 8192, 136},
+      {bf16, x, 12000, 192, 130},
       {bf16, x, 16928, 256, 520},
+      {bf16, x, 25000, 128, 130},
+      {bf16, x, 28672, 256, 130},
+      {bf16, x, 34000, 320, 130},
       {FormatId::kF16, DType::kF16, 176, 4104},
       {bf16, x, 160, 208, 300, 0.05, kF8},
       {bf16, x, 176, 4112, 300, 0.05, kF8},
