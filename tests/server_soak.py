@@ -35,11 +35,12 @@ def rss_bytes(pid):
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def gpu_mib():
-    """Memory in use on the GPU by all processes, as a container need not see its own; 0 where there is no GPU."""
+def gpu_mib(flags):
+    """Memory in use on the server's GPU by all processes, as a container need not see its own; 0 where there is none."""
     if shutil.which("nvidia-smi") is None:
         return 0
-    query = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"],
+    index = next((flag[len("cuda:"):] for flag in flags if flag.startswith("cuda:")), "0")
+    query = subprocess.run(["nvidia-smi", "-i", index, "--query-gpu=memory.used", "--format=csv,noheader,nounits"],
                            stdout=subprocess.PIPE, text=True)
     return int(query.stdout.split()[0]) if query.returncode == 0 else 0
 
@@ -349,7 +350,7 @@ async def run(process, port, options):
     await asyncio.sleep(0.5)  # those connections are closed
     descriptors, threads = num_descriptors(process.pid), num_threads(process.pid)
     soak = Soak(port, rng, known)
-    gpu_before = gpu_mib()
+    gpu_before = gpu_mib(options.flags)
     begin = time.monotonic()
     rss = []
 
@@ -387,7 +388,7 @@ async def run(process, port, options):
         warm = max(rss[: len(rss) // 5])
         soak.check(rss[-1] <= warm * 1.02 + (16 << 20), f"memory grew from {warm >> 20} MiB after warm-up to {rss[-1] >> 20} MiB")
         print(f"resident: {warm >> 20} MiB after warm-up, {rss[-1] >> 20} MiB at the end, at most {max(rss) >> 20} MiB")
-    gpu_after = gpu_mib()
+    gpu_after = gpu_mib(options.flags)
     if gpu_after > 0:
         # The first requests capture graphs, some MiB each.
         soak.check(gpu_after <= gpu_before + 512, f"GPU memory grew from {gpu_before} to {gpu_after} MiB")

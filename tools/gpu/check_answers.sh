@@ -2,7 +2,7 @@
 # Whether `quire` on a GPU gives the answers that it gives on a CPU: SmolLM2's greedy tokens and closeness against the
 # goldens, a server's texts on both devices and under --sameness strict, and random traffic with all memory back at the end.
 #
-#   tools/gpu/check_answers.sh OUTPUT_FOLDER QUIRE MODEL.gguf [SECONDS_OF_TRAFFIC]      (default 480)
+#   tools/gpu/check_answers.sh OUTPUT_FOLDER QUIRE MODEL.gguf [SECONDS_OF_TRAFFIC [DEVICE_OF_TRAFFIC]]     (480, auto)
 #
 # MODEL is SmolLM2-135M-Instruct in Q4_1 (tools/fetch_default_model.py), which the goldens are of. Needs Python with
 # numpy. The traffic runs beside the other checks; each has a log in OUTPUT_FOLDER. Exit 0 or 1.
@@ -12,6 +12,7 @@ out=${1:?"usage: $0 OUTPUT_FOLDER QUIRE MODEL.gguf [SECONDS_OF_TRAFFIC]"}
 quire=$(realpath "$2")
 model=$(realpath "$3")
 seconds=${4:-480}
+device=${5:-auto}  # cuda:1 where there are two GPUs
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
 cd "$(dirname "$0")/../.."
@@ -25,7 +26,7 @@ check() {
   tail -n 4 "$out/$name.txt"
 }
 
-python3 tests/server_soak.py "$quire" "$model" --seconds "$seconds" -- --sameness strict >"$out/traffic.txt" 2>&1 &
+python3 tests/server_soak.py "$quire" "$model" --seconds "$seconds" -- --sameness strict --device "$device" >"$out/traffic.txt" 2>&1 &
 traffic=$!
 sleep 5  # it looks at the GPU's memory first, and after the others have ended
 
