@@ -79,7 +79,7 @@ std::vector<LinearKind> linear_kinds() {
   return kinds;
 }
 
-enum class Form { kPlain, kNorm, kGated, kNormGated };
+enum class Form { kPlain, kResidual, kNorm, kGated, kNormGated };
 
 // A weight with inputs, whose rows are multiplied in groups.
 class StrictLinear {
@@ -95,7 +95,8 @@ class StrictLinear {
     gpu.synchronize();
   }
 
-  // Tokens [first, first + count). Plain ones of y_dtype, with bias and residual where y is of the activations' dtype.
+  // Tokens [first, first + count). Plain ones of y_dtype, with bias and residual where y is of the activations' dtype;
+  // or with a residual alone, as layers have it.
   std::vector<float> run(Form form, DType y_dtype, int64_t first, int64_t count) {
     const bool is_gated = form == Form::kGated || form == Form::kNormGated;
     const bool is_normed = form == Form::kNorm || form == Form::kNormGated;
@@ -108,7 +109,7 @@ class StrictLinear {
     const ConstTensorView bias(bias_.data(), DType::kF32, {kind_.n});
     Epilogue epilogue;
     if (y_dtype == kind_.dtype && !is_gated) {
-      epilogue = {.bias = bias, .residual = y.view()};
+      epilogue = {.bias = form == Form::kResidual ? ConstTensorView() : bias, .residual = y.view()};
       y.fill(rows_of(residual_, kind_.n, first, count));
     }
     if (is_gated) {
@@ -182,7 +183,7 @@ TEST_P(CudaStrictLinear, TheNumberOfTokensChangesNoBit) {
   SKIP_WITHOUT_GPU(gpu);
   SCOPED_TRACE(kind.text());
   StrictLinear linear(*gpu, kind, 100 + GetParam());
-  std::vector<Form> forms = {Form::kPlain};
+  std::vector<Form> forms = {Form::kPlain, Form::kResidual};
   if (!kind.is_large()) {
     forms.push_back(Form::kNorm);
     if (kind.n % 2 == 0) forms.insert(forms.end(), {Form::kGated, Form::kNormGated});
@@ -190,7 +191,7 @@ TEST_P(CudaStrictLinear, TheNumberOfTokensChangesNoBit) {
   for (const Form form : forms) {
     for (const DType y_dtype : {kind.dtype, DType::kF32}) {
       const bool is_gated = form == Form::kGated || form == Form::kNormGated;
-      if (is_gated && y_dtype != kind.dtype) continue;
+      if ((is_gated || form == Form::kResidual) && y_dtype != kind.dtype) continue;
       SCOPED_TRACE(testing::Message() << "form " << static_cast<int>(form) << " to " << dtype_name(y_dtype));
       const int64_t size = is_gated ? kind.n / 2 : kind.n;
       const std::vector<float> whole = linear.run(form, y_dtype, 0, kind.num_tokens);
