@@ -37,6 +37,12 @@ constexpr int kMaxStages = 16;
 // A stage has as many boxes of k as that holds, up to 4: each stage has its costs.
 constexpr int kMostStageBytes = 48 * 1024;
 
+template <typename T>
+__device__ __forceinline__ float2 unpack_pair(uint32_t pair) {
+  if constexpr (std::is_same_v<T, bf16>) return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&pair));
+  return __half22float2(*reinterpret_cast<const __half2*>(&pair));
+}
+
 struct Args {
   Output output;
   int token_rows;  // of a box
@@ -180,51 +186,85 @@ __global__ void __launch_bounds__(kThreads, 1)
         parity ^= 1u;
       }
     }
+    // The residual is asked for while the last products run, where registers allow it.
+    constexpr bool kIsEarly = N <= 128;
+    constexpr int kWords = kIsEarly ? N / 8 : 1;
+    const int first_output = tile * outputs_of_tile + 2 * (lane % 4);
+    const bool has_residual = output.residual != nullptr;
+    uint32_t residual[2][kWords];
+    if (kIsEarly && has_residual && output.y_dtype != DType::kF32) {
+#pragma unroll
+      for (int i = 0; i < 2 * kWords; ++i) {
+        const int token = first_token + i / kWords * 8;
+        const int out = first_output + i % kWords * 8;
+        if (token >= output.num_tokens || out >= output.num_outputs) continue;
+        const uint16_t* const row = static_cast<const uint16_t*>(output.residual) + token * output.residual_stride;
+        residual[i / kWords][i % kWords] = __ldcg(reinterpret_cast<const uint32_t*>(row + out));
+      }
+    }
     wgmma_wait<0>();
     hold(sums);
     release(before);
 
-    // Pairs of neighbouring outputs. Of the gated form a thread has the sums of a gate and of what it gates.
-    const int first_output = tile * outputs_of_tile + 2 * (lane % 4);
+    // Pairs of neighbouring outputs of one token, then of the other: a loop that is not unrolled, for half of the code.
+    // Of the gated form a thread has the sums of a gate and of what it gates.
+#pragma unroll 1
+    for (int token = first_token; token < first_token + 16; token += 8) {
+      if (token >= output.num_tokens) break;
+      if (output.bias != nullptr) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int token = first_token + 8 * half;
-      if (token >= output.num_tokens) continue;
-      const auto sums_of = [&](int j, int out) -> float2 {
-        const float2 sum = {sums[4 * j + 2 * half], sums[4 * j + 2 * half + 1]};
-        if (output.bias == nullptr) return sum;
-        const float2 bias = few::load_pair(output.bias, DType::kF32, out);
-        return {sum.x + bias.x, sum.y + bias.y};
-      };
-      const auto store = [&](int out, float2 sum) {
-        const int64_t at = token * output.y_stride + out;
-        if (output.residual != nullptr) {
-          const float2 residual = few::load_pair(output.residual, output.y_dtype, token * output.residual_stride + out);
-          sum = {sum.x + residual.x, sum.y + residual.y};
+        for (int j = 0; j < N / 8; ++j) {
+          const bool is_up = is_gated && j >= N / 16;
+          const int out = first_output + 8 * (is_up ? j - N / 16 : j);
+          if (out >= output.num_outputs) continue;
+          const float2 bias = few::load_pair(output.bias, DType::kF32, out + (is_up ? output.num_gates : 0));
+          sums[4 * j] += bias.x;
+          sums[4 * j + 1] += bias.y;
         }
-        if (output.y_dtype == DType::kF32) {
-          *reinterpret_cast<float2*>(static_cast<float*>(output.y) + at) = sum;
-        } else {
-          *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(output.y) + at) = pack_pair<T>(sum.x, sum.y);
-        }
-      };
+      }
       if (is_gated) {
         constexpr DType kDType = std::is_same_v<T, bf16> ? DType::kBF16 : DType::kF16;
 #pragma unroll
-        for (int j = 0; j < N / 16; ++j) {
-          const int out = first_output + 8 * j;
-          if (out >= output.num_outputs) break;
-          const float2 gate = sums_of(j, out);
-          const float2 up = sums_of(j + N / 16, out + output.num_gates);
-          store(out, {gated(output.gate, kDType, gate.x, up.x), gated(output.gate, kDType, gate.y, up.y)});
+        for (int i = 0; i < 2 * (N / 16); ++i) {
+          float& gate = sums[4 * (i / 2) + i % 2];
+          gate = gated(output.gate, kDType, gate, sums[4 * (i / 2 + N / 16) + i % 2]);
         }
-      } else {
+      }
+      const int64_t at = token * output.residual_stride;
+      const int num_pairs = is_gated ? N / 16 : N / 8;
+      if (output.y_dtype == DType::kF32) {
+        float* const row = static_cast<float*>(output.y) + token * output.y_stride;
 #pragma unroll
         for (int j = 0; j < N / 8; ++j) {
           const int out = first_output + 8 * j;
-          if (out >= output.num_outputs) break;
-          store(out, sums_of(j, out));
+          if (j >= num_pairs || out >= output.num_outputs) break;
+          float2 sum = {sums[4 * j], sums[4 * j + 1]};
+          if (has_residual) {
+            const float2 other = few::load_pair(output.residual, DType::kF32, at + out);
+            sum = {sum.x + other.x, sum.y + other.y};
+          }
+          *reinterpret_cast<float2*>(row + out) = sum;
         }
+      } else {
+        uint16_t* const row = static_cast<uint16_t*>(output.y) + token * output.y_stride;
+#pragma unroll
+        for (int j = 0; j < N / 8; ++j) {
+          const int out = first_output + 8 * j;
+          if (j >= num_pairs || out >= output.num_outputs) break;
+          float2 sum = {sums[4 * j], sums[4 * j + 1]};
+          if (has_residual) {
+            const float2 other = kIsEarly ? unpack_pair<T>(residual[0][j % kWords])
+                                          : few::load_pair(output.residual, output.y_dtype, at + out);
+            sum = {sum.x + other.x, sum.y + other.y};
+          }
+          *reinterpret_cast<uint32_t*>(row + out) = pack_pair<T>(sum.x, sum.y);
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < N / 8; ++j) {
+        sums[4 * j] = sums[4 * j + 2];
+        sums[4 * j + 1] = sums[4 * j + 3];
+        residual[0][j % kWords] = residual[1][j % kWords];
       }
     }
   }
@@ -241,6 +281,7 @@ void launch(const LinearCall& call) {
   const Weight& weight = call.weight;
   const Output output = few::output_of(call);
   const bool is_gated = output.gate != Gate::kNone;
+  CHECK(!is_gated || output.residual == nullptr);
   const int64_t num_boxes = ceil_div<int64_t>(weight.k, kBoxElements);
   const int token_rows = token_rows_of(output.num_tokens);
   const int stage_bytes = Width * (N + token_rows) * kBoxBytes;
@@ -337,9 +378,7 @@ bool fits_even_rows(const LinearCall& call) {
 }
 
 bool accepts_even_rows(const LinearCall& call) {
-  // In a chain of layers cuBLASLt is faster for more: 64 sequences of 1,024 keys 201 instead of 209 us a layer (H200).
-  constexpr int kMaxFastTokens = 16;
-  return call.x.size(0) >= 1 && call.x.size(0) <= kMaxFastTokens && fits_even_rows(call);
+  return call.x.size(0) >= 1 && call.x.size(0) <= kTokens && fits_even_rows(call);
 }
 
 bool accepts_gated_even_rows(const LinearCall& call) {

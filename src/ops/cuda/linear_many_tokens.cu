@@ -354,18 +354,22 @@ struct Buffer {
 };
 
 // By cuBLASLt, where a way of it has the same bits (of one part of k) and is faster: the products, plain or into
-// `buffer`, from which the gated activation takes them. Returns how many tokens are done: all, none, or where `buffer`
-// is small a multiple of what it holds, since the way was looked at for so many.
+// `buffer`, from which the gated activation takes them. A residual that stands in y's place goes to `buffer` first,
+// since the library rounds products before it adds them to what lies there already. Returns how many tokens are done:
+// all, none, or where `buffer` is small a multiple of what it holds, since the way was looked at for so many.
 template <typename W>
 int64_t multiply_by_library(const LinearCall& call, const Output& output, const WeightRows& weight,
                             const Buffer& buffer) {
   if (weight.num_parts > 1 || output.bias != nullptr) return 0;
   if (output.residual != nullptr && output.y_dtype == DType::kF32) return 0;
   const bool is_gated = output.gate != Gate::kNone;
+  const bool is_in_place = output.residual != nullptr && output.residual == output.y;
   const int64_t k = call.weight.k;
   const int64_t row_bytes = weight.num_rows * dtype_bytes(output.y_dtype);
   int64_t most = output.num_tokens;
-  if (is_gated) most = std::min(most, buffer.num_bytes / row_bytes / kLargestTile * kLargestTile);
+  if ((is_gated || is_in_place) && most * row_bytes > buffer.num_bytes) {
+    most = buffer.num_bytes / row_bytes / kLargestTile * kLargestTile;
+  }
   if (most == 0) return 0;
   const MatmulShape shape{.num_tokens = most,
                           .n = weight.num_rows,
@@ -374,7 +378,9 @@ int64_t multiply_by_library(const LinearCall& call, const Output& output, const 
                           .y_dtype = output.y_dtype,
                           .x_stride = call.x.stride(0),
                           .y_stride = is_gated ? weight.num_rows : output.y_stride,
-                          .residual_stride = output.residual != nullptr ? output.residual_stride : 0};
+                          .residual_stride = is_in_place                  ? weight.num_rows
+                                             : output.residual != nullptr ? output.residual_stride
+                                                                          : 0};
   const cublasLtMatmulAlgo_t* const answer = call.library->same_answers().find(
       call.stream, *call.library, shape, weight.data, [&](void* y, const void* x, const void* residual) {
         Output plain = output;
@@ -393,14 +399,21 @@ int64_t multiply_by_library(const LinearCall& call, const Output& output, const 
   const int64_t num_done = output.num_tokens / most * most;
   for (int64_t first = 0; first < num_done; first += most) {
     char* const y = offset_bytes(output.y, first * y_row_bytes);
-    const int64_t residual_bytes = first * output.residual_stride * dtype_bytes(output.y_dtype);
-    call.library->run(
-        call.stream, shape,
-        {.y = is_gated ? buffer.data : y,
-         .x = offset_bytes(call.x.raw_data(), first * x_row_bytes),
-         .w = weight.data,
-         .residual = output.residual != nullptr ? offset_bytes(output.residual, residual_bytes) : nullptr},
-        *answer);
+    const int64_t residual_row_bytes = output.residual_stride * dtype_bytes(output.y_dtype);
+    const void* residual = nullptr;
+    if (output.residual != nullptr) residual = offset_bytes(output.residual, first * residual_row_bytes);
+    if (is_in_place) {
+      CUDA_CHECK(cudaMemcpy2DAsync(buffer.data, static_cast<size_t>(row_bytes), residual,
+                                   static_cast<size_t>(residual_row_bytes), static_cast<size_t>(row_bytes),
+                                   static_cast<size_t>(most), cudaMemcpyDeviceToDevice, call.stream));
+      residual = buffer.data;
+    }
+    call.library->run(call.stream, shape,
+                      {.y = is_gated ? buffer.data : y,
+                       .x = offset_bytes(call.x.raw_data(), first * x_row_bytes),
+                       .w = weight.data,
+                       .residual = residual},
+                      *answer);
     if (!is_gated) continue;
     const int64_t half = weight.num_rows / 2;
     const ConstTensorView products(buffer.data, output.y_dtype, {most, weight.num_rows});
