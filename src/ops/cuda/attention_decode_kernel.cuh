@@ -287,7 +287,7 @@ __global__ void __launch_bounds__(Shape<C, D, IsExact>::kThreads, 1) decode_kern
     const int steps_of_share = item.chunk_size / (S::kWarps * S::kStepKeys);
     int steps_left = kIsAlone ? 0 : steps_of_share - unit.first_step % steps_of_share;
     for (int step = 0; step < unit.num_steps; ++step) {
-      asm volatile("cp.async.wait_group %0;" ::"n"(S::kStages - 1) : "memory");
+      wait_for_copy_groups<S::kStages - 1>();
       __syncwarp();
       const uint32_t k_address = ring_address + static_cast<uint32_t>(stage * S::kStageBytes);
       const uint32_t v_address = k_address + S::kTiles * S::kTileBytes;

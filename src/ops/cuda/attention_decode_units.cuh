@@ -4,6 +4,7 @@
 
 #include <type_traits>
 
+#include "ops/cuda/async_copy.cuh"
 #include "ops/cuda/attention_args.cuh"
 #include "ops/cuda/device_dtype.cuh"
 #include "ops/cuda/launch.cuh"
@@ -106,16 +107,6 @@ __device__ __forceinline__ Unit make_unit(const Args& args, const DecodeItem& it
           .first_step = first_step,
           .num_steps = end > begin ? (end + S::kStepKeys - 1) / S::kStepKeys - first_step : 0,
           .is_given = item.num_chunks > 0};
-}
-
-__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
-
-// 16 bytes that are read once, past the first cache; zeros instead of those behind the first num_wanted.
-__device__ __forceinline__ void copy_16(uint32_t target, const void* source, int num_wanted = 16) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(num_wanted)
-               : "memory");
 }
 
 // Asks for one step after another of the warp's units, of which there is one where IsAlone. All lanes.
@@ -227,7 +218,7 @@ struct Loader {
       ++step;
       stage = stage + 1 == S::kStages ? 0 : stage + 1;
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    end_copy_group();
   }
 };
 

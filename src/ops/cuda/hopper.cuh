@@ -8,13 +8,12 @@
 
 #include <cstdint>
 
+#include "ops/cuda/async_copy.cuh"
+
 namespace quire::cuda {
 
 // ---- Barriers in shared memory --------------------------------------------------------------------------------------
 
-__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
 __device__ __forceinline__ void barrier_init(uint64_t* barrier, int num_arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(num_arrivals));
 }
