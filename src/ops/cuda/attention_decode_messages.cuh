@@ -1,14 +1,12 @@
 // The chunks of a sequence come together without counters and barriers, where each block has one unit and so all of
-// them run at once: warps of the last chunk's block take over what the same warps of the others' blocks have stored. A
-// place holds what no sum is until then; the reader leaves it like that again. The same sums as merge_chunks. Included
-// by attention_decode_kernel.cuh alone.
+// them run at once: warps of the last chunk's block take over what the same warps of the others' blocks have sent
+// (messages.cuh). The same sums as merge_chunks. Included by attention_decode_kernel.cuh alone.
 #pragma once
 
 #include "ops/cuda/attention_decode_slices.cuh"
+#include "ops/cuda/messages.cuh"
 
 namespace quire::cuda::decode {
-
-constexpr uint32_t kNothing = 0xffffffffu;  // a NaN; arithmetic makes 0x7fffffff
 
 template <typename S, int D>
 struct Messages {
@@ -21,40 +19,22 @@ struct Messages {
   uint4* first;    // the lane's, of the sequence's first chunk
   int64_t stride;  // to the next chunk's
 
-  __device__ __forceinline__ static void store(uint4* target, const uint4& x) {
-    asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(target), "r"(x.x), "r"(x.y), "r"(x.z),
-                 "r"(x.w)
-                 : "memory");
-  }
-  __device__ __forceinline__ static float4 load(const uint4* source) {
-    uint4 x;
-    asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-                 : "l"(source)
-                 : "memory");
-    return {__uint_as_float(x.x), __uint_as_float(x.y), __uint_as_float(x.z), __uint_as_float(x.w)};
-  }
-  __device__ __forceinline__ static bool has_come(const float4& x) {
-    return __float_as_uint(x.x) != kNothing && __float_as_uint(x.y) != kNothing && __float_as_uint(x.z) != kNothing &&
-           __float_as_uint(x.w) != kNothing;
-  }
-
   __device__ __forceinline__ void send(int chunk, const float (&sums)[kGroups][4], const float (&largest)[2],
                                        const float (&weight)[2]) const {
     uint4* const target = first + chunk * stride;
 #pragma unroll
     for (int j = 0; j < kGroups; ++j) {
-      store(target + 32 * j, {__float_as_uint(sums[j][0]), __float_as_uint(sums[j][1]), __float_as_uint(sums[j][2]),
-                              __float_as_uint(sums[j][3])});
+      send_quad(target + 32 * j, {__float_as_uint(sums[j][0]), __float_as_uint(sums[j][1]), __float_as_uint(sums[j][2]),
+                                  __float_as_uint(sums[j][3])});
     }
-    store(target + 32 * kGroups, {__float_as_uint(largest[0]), __float_as_uint(largest[1]), __float_as_uint(weight[0]),
-                                  __float_as_uint(weight[1])});
+    send_quad(target + 32 * kGroups, {__float_as_uint(largest[0]), __float_as_uint(largest[1]),
+                                      __float_as_uint(weight[0]), __float_as_uint(weight[1])});
   }
 
   // Own sums, of the last chunk, and those of `num_others` before it become the sequence's, in ascending order.
   __device__ __forceinline__ void add_all(int num_others, float (&sums)[kGroups][4], const float (&own_largest)[2],
                                           float (&weight)[2]) const {
-    float4 parts[kAtOnce][kVectors];
+    uint4 parts[kAtOnce][kVectors];
     const auto take = [&](int from) {
       bool have_come = false;
       while (!have_come) {
@@ -63,7 +43,7 @@ struct Messages {
         for (int c = 0; c < kAtOnce; ++c) {
 #pragma unroll
           for (int v = 0; v < kVectors; ++v) {
-            if (from + c < num_others) parts[c][v] = load(first + (from + c) * stride + 32 * v);
+            if (from + c < num_others) parts[c][v] = look_at_quad(first + (from + c) * stride + 32 * v);
           }
         }
 #pragma unroll
@@ -79,8 +59,8 @@ struct Messages {
 #pragma unroll
       for (int c = 0; c < kAtOnce; ++c) {
         if (from + c >= num_others) break;
-        largest[0] = fmaxf(largest[0], parts[c][kGroups].x);
-        largest[1] = fmaxf(largest[1], parts[c][kGroups].y);
+        largest[0] = fmaxf(largest[0], __uint_as_float(parts[c][kGroups].x));
+        largest[1] = fmaxf(largest[1], __uint_as_float(parts[c][kGroups].y));
       }
     }
     float all_sums[kGroups][4] = {};
@@ -107,18 +87,17 @@ struct Messages {
         float chunk_sums[kGroups][4];
 #pragma unroll
         for (int j = 0; j < kGroups; ++j) {
-          const float4& x = parts[c][j];
-          chunk_sums[j][0] = x.x;
-          chunk_sums[j][1] = x.y;
-          chunk_sums[j][2] = x.z;
-          chunk_sums[j][3] = x.w;
+          const uint4& x = parts[c][j];
+          chunk_sums[j][0] = __uint_as_float(x.x);
+          chunk_sums[j][1] = __uint_as_float(x.y);
+          chunk_sums[j][2] = __uint_as_float(x.z);
+          chunk_sums[j][3] = __uint_as_float(x.w);
         }
-        const float4& stats = parts[c][kGroups];
-        add(chunk_sums, {stats.x, stats.y}, {stats.z, stats.w});
+        const uint4& stats = parts[c][kGroups];
+        add(chunk_sums, {__uint_as_float(stats.x), __uint_as_float(stats.y)},
+            {__uint_as_float(stats.z), __uint_as_float(stats.w)});
 #pragma unroll
-        for (int v = 0; v < kVectors; ++v) {
-          store(first + (from + c) * stride + 32 * v, {kNothing, kNothing, kNothing, kNothing});
-        }
+        for (int v = 0; v < kVectors; ++v) forget_quad(first + (from + c) * stride + 32 * v);
       }
     }
     add(sums, own_largest, weight);
