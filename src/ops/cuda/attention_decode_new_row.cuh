@@ -5,7 +5,7 @@
 
 #include "ops/cuda/attention_decode_units.cuh"
 #include "ops/cuda/kv_codes.cuh"
-#include "ops/cuda/mma.cuh"
+#include "ops/cuda/packed_pairs.cuh"
 
 namespace quire::cuda::decode {
 
@@ -38,8 +38,9 @@ constexpr int kStagedStride = D + 8;  // elements: rows apart by a bank group
 template <int D>
 constexpr int kStagedBytes = kMostStagedRows* kStagedStride<D> * 2;
 
+// As unpack_pair() of packed_pairs.cuh, in other instructions.
 template <typename T>
-__device__ __forceinline__ float2 unpack_pair(uint32_t word) {
+__device__ __forceinline__ float2 pair_of(uint32_t word) {
   const uint16_t low = static_cast<uint16_t>(word);
   const uint16_t high = static_cast<uint16_t>(word >> 16);
   return {to_float(*reinterpret_cast<const T*>(&low)), to_float(*reinterpret_cast<const T*>(&high))};
@@ -71,8 +72,8 @@ struct PairToRotate {
     sines[1] = table[half + next_angle];
   }
   __device__ __forceinline__ uint32_t rotated(bool is_interleaved) const {
-    const float2 x = unpack_pair<T>(own);
-    const float2 loaded = unpack_pair<T>(other);
+    const float2 x = pair_of<T>(own);
+    const float2 loaded = pair_of<T>(other);
     const float2 y = is_interleaved ? float2{loaded.y, loaded.x} : loaded;
     const float signs[2] = {is_interleaved || is_first ? -1.0f : 1.0f, is_interleaved || !is_first ? 1.0f : -1.0f};
     const uint32_t pair = pack_pair<T>(__fadd_rn(__fmul_rn(x.x, cosines[0]), signs[0] * __fmul_rn(y.x, sines[0])),
@@ -151,7 +152,7 @@ struct NewRow {
     float largest = 0;
 #pragma unroll
     for (int j = 0; j < kPairs; ++j) {
-      const float2 x = unpack_pair<T>(pairs[j]);
+      const float2 x = pair_of<T>(pairs[j]);
       largest = larger<Codes>(larger<Codes>(largest, x.x), x.y);
     }
 #pragma unroll
@@ -162,7 +163,7 @@ struct NewRow {
     const float inverse = 1.0f / scale;
 #pragma unroll
     for (int j = 0; j < kPairs; ++j) {
-      const float2 x = unpack_pair<T>(pairs[j]);
+      const float2 x = pair_of<T>(pairs[j]);
       pairs[j] = Codes::pair(x.x * inverse, x.y * inverse);
     }
     return static_cast<uint16_t>(__float_as_uint(scale) >> 16);

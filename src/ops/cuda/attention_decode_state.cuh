@@ -4,6 +4,7 @@
 
 #include "ops/cuda/attention_decode_units.cuh"
 #include "ops/cuda/mma.cuh"
+#include "ops/cuda/packed_pairs.cuh"
 
 namespace quire::cuda::decode {
 

@@ -3,6 +3,7 @@
 
 #include "ops/cuda/attention_prefill_tiles.cuh"
 #include "ops/cuda/lanes.cuh"
+#include "ops/cuda/packed_pairs.cuh"
 
 namespace quire::cuda::prefill {
 
@@ -165,7 +166,7 @@ struct Consumer {
     return tile;
   }
   __device__ __forceinline__ static uint32_t convert(uint32_t pair) {
-    return pack_pair<P>(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+    return pack_pair<P>(low_float<bf16>(pair), high_float<bf16>(pair));
   }
 
   // Where the consumer's queries, and the next keys and values are: low words of descriptors.

@@ -62,19 +62,19 @@ __device__ __forceinline__ float take_inputs(const Args& args, Shared& shared, P
   while (is_left) {
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
-      if (!have_come(loaded[v])) {
-        loaded[v] = load_vector_of_others(static_cast<const char*>(source.x) + 2 * place_of(v));
+      if (!have_halves_come(loaded[v])) {
+        loaded[v] = look_at_quad(static_cast<const char*>(source.x) + 2 * place_of(v));
       }
     }
     is_left = false;
 #pragma unroll
-    for (int v = 0; v < kVectors; ++v) is_left |= !have_come(loaded[v]);
+    for (int v = 0; v < kVectors; ++v) is_left |= !have_halves_come(loaded[v]);
     is_left &= source.is_sent;
     patience.spend();
   }
   const auto value_of = [&](int v, int i) {
     const uint32_t pair = i / 2 == 0 ? loaded[v].x : i / 2 == 1 ? loaded[v].y : i / 2 == 2 ? loaded[v].z : loaded[v].w;
-    return i % 2 == 0 ? float_of<T>(pair) : high_float_of<T>(pair);
+    return i % 2 == 0 ? low_float<T>(pair) : high_float<T>(pair);
   };
   const auto norm_of = [&](int v, int i) { return v < kNormedVectors ? norms[v][i] : 1.0f; };
   float squares = 0;
@@ -123,11 +123,13 @@ __device__ __forceinline__ float take_inputs(const Args& args, Shared& shared, P
 }
 
 // The last warp of those that compute lays the block's share of a copy back to kNothing.
-__device__ __forceinline__ bool thread_clears() { return threadIdx.x / 32 == kWarps - 1; }
+__device__ __forceinline__ bool thread_clears() {
+  return threadIdx.x / 32 == kWarps - 1;
+}
 __device__ __forceinline__ void clear_share(char* copy, int copy_bytes) {
   const int stride = static_cast<int>(gridDim.x) * 32 * 16;
   for (int at = static_cast<int>(blockIdx.x * 32 + threadIdx.x % 32) * 16; at < copy_bytes; at += stride) {
-    asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %1, %1, %1};" ::"l"(copy + at), "r"(kNothing) : "memory");
+    forget_quad(copy + at);
   }
 }
 
@@ -214,7 +216,7 @@ __device__ __forceinline__ void compute_step(const Args& args, Shared& shared, P
           } else {
             stored = products.add_residual(output, sum);
           }
-          send(static_cast<T*>(y) + output, stored);
+          send_half(static_cast<T*>(y) + output, stored);
         });
       } else {
         wait();

@@ -1,12 +1,11 @@
 // What the kernel of decoder_step.cuh is given, and how its blocks tell one another what they have computed.
 //
-// Results are messages: a place holds what no result is (kNothing, a NaN that arithmetic does not make) until one has
-// come, so that no fence must stand between a result and the news of it. Each of a layer's parts has a counter beside,
-// which a block raises when it has sent its share; whoever needs the part's results waits for the counter to reach its
-// target, then reads until nothing is missing. Counters are never cleared, targets rise with the epoch, a count of
-// layers that goes on from launch to launch. One thread of a block asks for the counter, the others look at a flag in
-// shared memory. (Without counters 132 blocks ask for the same lines again and again, which keeps everything else
-// waiting: a layer took 78 us.) New rows of qkv have few readers, who ask for nothing but the messages.
+// Results are messages (messages.cuh). Each of a layer's parts has a counter beside, which a block raises when it has
+// sent its share; whoever needs the part's results waits for the counter to reach its target, then reads until nothing
+// is missing. Counters are never cleared, targets rise with the epoch, a count of layers that goes on from launch to
+// launch. One thread of a block asks for the counter, the others look at a flag in shared memory. (Without counters 132
+// blocks ask for the same lines again and again, which keeps everything else waiting: a layer took 78 us.) New rows of
+// qkv have few readers, who ask for nothing but the messages.
 //
 // Results of a layer lie in one of two copies, in turn. While gate_up of a layer is computed nobody needs those of the
 // layer before any more, since a block reads the results of one part before it tells that it has sent its share of the
@@ -14,11 +13,11 @@
 // the last part before the copy is written again.
 #pragma once
 
-#include <type_traits>
-
 #include "ops/cuda/device_dtype.cuh"
 #include "ops/cuda/gate.cuh"
 #include "ops/cuda/hopper.cuh"
+#include "ops/cuda/messages.cuh"
+#include "ops/cuda/packed_pairs.cuh"
 
 namespace quire::cuda::step {
 
@@ -285,53 +284,6 @@ struct alignas(128) Shared {
   Launch launch;
   int claims[2];  // of rows: told in turn
 };
-
-// The low half of a register, and the high one.
-template <typename T>
-__device__ __forceinline__ float float_of(uint32_t word) {
-  if constexpr (std::is_same_v<T, bf16>) {
-    return __uint_as_float(word << 16);
-  } else {
-    return __half2float(__ushort_as_half(static_cast<unsigned short>(word)));
-  }
-}
-template <typename T>
-__device__ __forceinline__ float high_float_of(uint32_t pair) {
-  if constexpr (std::is_same_v<T, bf16>) {
-    return __uint_as_float(pair & 0xffff0000u);
-  } else {
-    return float_of<T>(pair >> 16);
-  }
-}
-
-// From the L2 cache.
-__device__ __forceinline__ uint4 load_vector_of_others(const void* source) {
-  uint4 x;
-  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-               : "l"(source)
-               : "memory");
-  return x;
-}
-template <typename T>
-__device__ __forceinline__ uint32_t load_bits_of_others(const T* source) {
-  uint16_t bits;
-  asm volatile("ld.relaxed.gpu.global.u16 %0, [%1];" : "=h"(bits) : "l"(source) : "memory");
-  return bits;
-}
-
-// Two of T, neither of which a result is: f16 and bf16 results that are no numbers are 0x7fff.
-constexpr uint32_t kNothing = 0xffffffffu;
-constexpr uint32_t kHalfNothing = 0xffffu;
-__device__ __forceinline__ bool have_come(const uint4& x) {
-  return (__vcmpeq2(x.x, kNothing) | __vcmpeq2(x.y, kNothing) | __vcmpeq2(x.z, kNothing) | __vcmpeq2(x.w, kNothing)) ==
-         0;
-}
-template <typename T>
-__device__ __forceinline__ void send(T* target, T x) {
-  asm volatile("st.relaxed.gpu.global.u16 [%0], %1;" ::"l"(target), "h"(*reinterpret_cast<const uint16_t*>(&x))
-               : "memory");
-}
 
 // Floats that carry the epoch: for few readers.
 __device__ __forceinline__ void publish(uint64_t* word, float value, uint32_t epoch) {

@@ -12,6 +12,7 @@
 
 #include "ops/cuda/decoder_step_args.cuh"
 #include "ops/cuda/mma.cuh"
+#include "ops/cuda/packed_pairs.cuh"
 
 namespace quire::cuda::step {
 
@@ -70,12 +71,12 @@ struct Attention {
       uint32_t bits[2];
       Patience patience;
       do {
-        bits[0] = load_bits_of_others(source + first);
-        bits[1] = load_bits_of_others(source + second);
+        bits[0] = look_at_half(source + first);
+        bits[1] = look_at_half(source + second);
         patience.spend();
       } while (bits[0] == kHalfNothing || bits[1] == kHalfNothing);
-      float a = float_of<T>(bits[0]);
-      float b = float_of<T>(bits[1]);
+      float a = low_float<T>(bits[0]);
+      float b = low_float<T>(bits[1]);
       if (!is_v) {
         const float rotated = __fsub_rn(__fmul_rn(a, rows.cosine), __fmul_rn(b, rows.sine));
         b = __fadd_rn(__fmul_rn(b, rows.cosine), __fmul_rn(a, rows.sine));
@@ -274,7 +275,7 @@ struct Attention {
         }
         const int own_head = kv_head * group + head;
         if (chunks.count == 1) {
-          send(mixed() + own_head * D + d, from_float<T>(all_weight == 0 ? 0.0f : sum / all_weight));
+          send_half(mixed() + own_head * D + d, from_float<T>(all_weight == 0 ? 0.0f : sum / all_weight));
         } else {
           uint64_t* const words = args.exchange.partials + (int64_t{chunk} * args.num_heads + own_head) * (D + 2);
           publish(words + d, sum, epoch);
@@ -318,7 +319,7 @@ struct Attention {
       sum += part * factor;
       weight += __shfl_sync(0xffffffffu, own.y, c) * factor;
     }
-    send(mixed() + head * D + d, from_float<T>(weight == 0 ? 0.0f : sum / weight));
+    send_half(mixed() + head * D + d, from_float<T>(weight == 0 ? 0.0f : sum / weight));
   }
 };
 

@@ -424,8 +424,8 @@ struct Rows {
       const uint32_t x[4] = {in.x[0].x, in.x[0].y, in.x[0].z, in.x[0].w};
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        sum = fmaf(float_of<T>(words[i]), float_of<T>(x[i]), sum);
-        sum = fmaf(high_float_of<T>(words[i]), high_float_of<T>(x[i]), sum);
+        sum = fmaf(low_float<T>(words[i]), low_float<T>(x[i]), sum);
+        sum = fmaf(high_float<T>(words[i]), high_float<T>(x[i]), sum);
       }
       return sum;
     }

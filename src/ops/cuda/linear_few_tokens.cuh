@@ -1,7 +1,7 @@
 // What the kernels for few tokens share (linear_few_tokens.cu, linear_few_tokens_integer.cu): a block is a tile of 128
 // outputs and a part of k. Each part has a share of the tile's outputs, to which the others give their sums in memory;
-// it adds them in ascending order. Sums tell by themselves that they have come: a place holds kNothing until then, and
-// again once it has been read. All blocks of a launch must run at once: see can_run_at_once().
+// it adds them in ascending order. Sums are messages (messages.cuh). All blocks of a launch must run at once: see
+// can_run_at_once().
 //
 // Not through the shared memory of clusters: where blocks have a multiprocessor each, 32 clusters of four do not all
 // find room on an H200 (two waves), and where two may share one, clusters lie so unevenly that a product's first block
@@ -16,7 +16,8 @@
 #include "ops/cuda/hopper.cuh"
 #include "ops/cuda/linear.h"
 #include "ops/cuda/linear_cublaslt.h"
-#include "ops/cuda/mma.cuh"
+#include "ops/cuda/messages.cuh"
+#include "ops/cuda/packed_pairs.cuh"
 
 namespace quire::cuda::few {
 
@@ -135,8 +136,7 @@ inline int can_run_at_once(int blocks_a_multiprocessor) {
 __device__ __forceinline__ float2 load_pair(const void* data, DType dtype, int64_t index) {
   if (dtype == DType::kF32) return *reinterpret_cast<const float2*>(static_cast<const float*>(data) + index);
   const uint32_t pair = *reinterpret_cast<const uint32_t*>(static_cast<const uint16_t*>(data) + index);
-  if (dtype == DType::kBF16) return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&pair));
-  return __half22float2(*reinterpret_cast<const __half2*>(&pair));
+  return dtype == DType::kBF16 ? unpack_pair<bf16>(pair) : unpack_pair<f16>(pair);
 }
 
 struct alignas(8) Quad16 {
@@ -149,8 +149,7 @@ __device__ __forceinline__ float4 load_quad(const void* data, DType dtype, int64
   float2 pairs[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    pairs[i] = dtype == DType::kBF16 ? __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&quad.pairs[i]))
-                                     : __half22float2(*reinterpret_cast<const __half2*>(&quad.pairs[i]));
+    pairs[i] = dtype == DType::kBF16 ? unpack_pair<bf16>(quad.pairs[i]) : unpack_pair<f16>(quad.pairs[i]);
   }
   return {pairs[0].x, pairs[0].y, pairs[1].x, pairs[1].y};
 }
@@ -192,32 +191,6 @@ __device__ __forceinline__ void prefetch_finish(const Output& args, int thread) 
   }
 }
 
-// A NaN that no sum is: products make others.
-constexpr uint32_t kNothing = 0xffffffffu;
-// Straight to and from the L2 cache; each number is whole.
-__device__ __forceinline__ void give_quad(float* target, float4 x) {
-  const auto as_sum = [](float value) {
-    return __float_as_uint(value) == kNothing ? 0x7fffffffu : __float_as_uint(value);
-  };
-  asm volatile("st.relaxed.gpu.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(target), "r"(as_sum(x.x)), "r"(as_sum(x.y)),
-               "r"(as_sum(x.z)), "r"(as_sum(x.w))
-               : "memory");
-}
-__device__ __forceinline__ uint4 look_at_quad(const float* source) {
-  uint4 x;
-  asm volatile("ld.relaxed.gpu.global.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-               : "l"(source)
-               : "memory");
-  return x;
-}
-__device__ __forceinline__ bool has_come(const uint4& x) {
-  return x.x != kNothing && x.y != kNothing && x.z != kNothing && x.w != kNothing;
-}
-__device__ __forceinline__ void forget_quad(float* target) {
-  __stcg(reinterpret_cast<uint4*>(target), uint4{kNothing, kNothing, kNothing, kNothing});
-}
-
 // Whose sums they are: a tile of outputs, and, among all blocks of one part, the place of those that belong together.
 struct TilePlace {
   int tile;
@@ -243,7 +216,8 @@ __device__ __forceinline__ void finish_tile(const Output& args, char* ring, cons
       const int token = i / (kRows / 4);
       const int row = i % (kRows / 4) * 4;
       if (row % outputs_of_tile / share == part) continue;
-      give_quad(target + token * kRows + row, *reinterpret_cast<const float4*>(own_sums + token * kSumStride + row));
+      send_quad(target + token * kRows + row,
+                message_of(*reinterpret_cast<const float4*>(own_sums + token * kSumStride + row)));
     }
   }
   const int num_quads = share / 4;

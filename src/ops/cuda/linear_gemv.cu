@@ -12,11 +12,13 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "ops/cuda/async_copy.cuh"
 #include "ops/cuda/device_dtype.cuh"
 #include "ops/cuda/gate.cuh"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/linear.h"
 #include "ops/cuda/mma.cuh"
+#include "ops/cuda/packed_pairs.cuh"
 
 namespace quire::cuda {
 
@@ -44,19 +46,6 @@ struct Args {
   Gate gate;
 };
 
-__device__ __forceinline__ float low_float(uint32_t pair, bf16) {
-  return __uint_as_float(pair << 16);
-}
-__device__ __forceinline__ float high_float(uint32_t pair, bf16) {
-  return __uint_as_float(pair & 0xffff0000u);
-}
-__device__ __forceinline__ float low_float(uint32_t pair, f16) {
-  return __half2float(__ushort_as_half(static_cast<unsigned short>(pair)));
-}
-__device__ __forceinline__ float high_float(uint32_t pair, f16) {
-  return __half2float(__ushort_as_half(static_cast<unsigned short>(pair >> 16)));
-}
-
 // Two e4m3 numbers, or int8, as f16: exact.
 template <typename W>
 __device__ __forceinline__ __half2 unpack_codes(uint32_t pair) {
@@ -69,8 +58,8 @@ __device__ __forceinline__ void unpack(float (&values)[8], const uint4& x) {
   const uint32_t words[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    values[2 * i] = low_float(words[i], T());
-    values[2 * i + 1] = high_float(words[i], T());
+    values[2 * i] = low_float<T>(words[i]);
+    values[2 * i + 1] = high_float<T>(words[i]);
   }
 }
 
@@ -82,14 +71,6 @@ __device__ __forceinline__ int row_of(int batch, int r, int n) {
   } else {
     return batch * R + r;
   }
-}
-
-// 16 bytes that are read once, past the first cache.
-__device__ __forceinline__ void copy_to_shared(void* target, const void* source) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(
-                   static_cast<uint32_t>(__cvta_generic_to_shared(target))),
-               "l"(source)
-               : "memory");
 }
 
 // W is T, or uint8_t for e4m3, int8_t for int8.
@@ -125,11 +106,13 @@ __global__ void __launch_bounds__(kMaxThreads, 1) gemv_kernel(Args args) {
         const int row = row_of<R, IsGated>(batch, is_row ? r : r / kOutputs * kOutputs, args.n);
 #pragma unroll
         for (int s = 0; s < S; ++s) {
-          if (element[s] < args.k) copy_to_shared(&ring[slot(stage, r, s)], w + int64_t{row} * args.k + element[s]);
+          if (element[s] < args.k) {
+            copy_16(&ring[slot(stage, r, s)], w + int64_t{row} * args.k + element[s]);
+          }
         }
       }
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    end_copy_group();
   };
   let_next_start();
   const int stride = static_cast<int>(gridDim.x);
@@ -214,7 +197,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) gemv_kernel(Args args) {
   int first_of_group = batch;
   int stage = 0;
   for (; batch < num_batches; batch += stride) {
-    asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 1) : "memory");
+    wait_for_copy_groups<kStages - 1>();
     float sums[R];
 #pragma unroll
     for (int r = 0; r < R; ++r) {
@@ -296,7 +279,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) gemv_kernel(Args args) {
     num_in_group = 0;
     first_of_group = batch + stride;
   }
-  asm volatile("cp.async.wait_all;" ::: "memory");
+  wait_for_all_copies();
 }
 
 template <typename T, typename W, bool IsGated>

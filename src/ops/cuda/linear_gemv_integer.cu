@@ -16,12 +16,14 @@
 // alone.
 #include <algorithm>
 
+#include "ops/cuda/async_copy.cuh"
 #include "ops/cuda/device_dtype.cuh"
 #include "ops/cuda/device_weight.cuh"
 #include "ops/cuda/gate.cuh"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/linear.h"
 #include "ops/cuda/linear_gemv_integer.cuh"
+#include "ops/cuda/packed_pairs.cuh"
 
 namespace quire::cuda {
 
@@ -59,10 +61,6 @@ struct Args {
   float epsilon;
   Gate gate;
 };
-
-__device__ __forceinline__ void copy_to_shared(uint32_t target, const void* source) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(target), "l"(source) : "memory");
-}
 
 template <int Bits, ScaleKind Kind>
 __global__ void __launch_bounds__(kThreads, 1) gemv_integer_kernel(Args args) {
@@ -105,20 +103,19 @@ __global__ void __launch_bounds__(kThreads, 1) gemv_integer_kernel(Args args) {
   const auto fetch = [&](int stage) {
     if (fetched_panel < num_panels) {
       const int64_t panel = panel_of(fetched_panel);
-      const uint32_t target =
-          static_cast<uint32_t>(__cvta_generic_to_shared(ring + stage * S::kStageBytes + 16 * lane));
+      const uint32_t target = shared_address(ring + stage * S::kStageBytes + 16 * lane);
       const uint8_t* codes = w.codes + panel * w.panel_code_bytes + fetched_chunk * S::kCodeBytes + 16 * lane;
 #pragma unroll
       for (int tile = 0; tile < S::kTiles; ++tile) {
-        copy_to_shared(target + static_cast<uint32_t>(tile * kWeightTileBytes), codes + tile * kWeightTileBytes);
+        copy_16(target + static_cast<uint32_t>(tile * kWeightTileBytes), codes + tile * kWeightTileBytes);
       }
       if (lane < scale_bytes(Kind) / 16) {
-        copy_to_shared(target + static_cast<uint32_t>(S::kCodeBytes),
-                       w.scales + panel * w.panel_scale_bytes + fetched_chunk * scale_bytes(Kind) + 16 * lane);
+        copy_16(target + static_cast<uint32_t>(S::kCodeBytes),
+                w.scales + panel * w.panel_scale_bytes + fetched_chunk * scale_bytes(Kind) + 16 * lane);
       }
       next_item(fetched_panel, fetched_chunk);
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    end_copy_group();
   };
   let_next_start();
 #pragma unroll
@@ -129,10 +126,10 @@ __global__ void __launch_bounds__(kThreads, 1) gemv_integer_kernel(Args args) {
   const auto place_of = [&](int at) { return input_place(inputs, at); };
   const auto unpack_inputs = [&](float(&x)[8], const uint32_t(&words)[4]) {
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const uint32_t bits = words[i / 2] >> (16 * (i % 2)) & 0xffffu;
-      x[i] = args.x_dtype == DType::kBF16 ? __uint_as_float(bits << 16)
-                                          : __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
+    for (int i = 0; i < 4; ++i) {
+      const bool is_bf16 = args.x_dtype == DType::kBF16;
+      x[2 * i] = is_bf16 ? low_float<bf16>(words[i]) : low_float<f16>(words[i]);
+      x[2 * i + 1] = is_bf16 ? high_float<bf16>(words[i]) : high_float<f16>(words[i]);
     }
   };
   const auto load_norm = [&](float(&factors)[8], int at) {
@@ -216,7 +213,7 @@ __global__ void __launch_bounds__(kThreads, 1) gemv_integer_kernel(Args args) {
     const int end_panel = min(first_panel + kPanelsAtOnce, num_panels);
     float sums[2] = {0, 0};  // rows g and g + 8
     while (panel < end_panel) {
-      asm volatile("cp.async.wait_group %0;" ::"n"(S::kStages - 1) : "memory");
+      wait_for_copy_groups<S::kStages - 1>();
       __syncwarp();
       const char* const here = ring + stage * S::kStageBytes;
       take_chunk<Bits, Kind>(sums, here, inputs, input_sums, chunk, w.panel.offset);
@@ -259,7 +256,7 @@ __global__ void __launch_bounds__(kThreads, 1) gemv_integer_kernel(Args args) {
       store_float_as(args.y, args.y_dtype, output, sum);
     }
   }
-  asm volatile("cp.async.wait_all;" ::: "memory");
+  wait_for_all_copies();
 }
 
 template <int Bits, ScaleKind Kind>

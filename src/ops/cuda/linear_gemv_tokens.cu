@@ -12,19 +12,22 @@
 // before the first product.
 //
 // Where k is too long for the registers two blocks share the rows, each has half of k, and they send each other sums
-// through memory, as blocks of `few_tokens` do (linear_few_tokens.cuh): all of them run at once.
+// through memory, as blocks of `few_tokens` do (messages.cuh): all of them run at once.
 //
 // The limit is the reading of the weights. Sums are float; the order depends on k alone, so a token has the same bits
 // among as many as the row takes.
 #include <algorithm>
 #include <type_traits>
 
+#include "ops/cuda/async_copy.cuh"
 #include "ops/cuda/device_dtype.cuh"
 #include "ops/cuda/gate.cuh"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/linear.h"
 #include "ops/cuda/linear_cublaslt.h"
+#include "ops/cuda/messages.cuh"
 #include "ops/cuda/mma.cuh"
+#include "ops/cuda/packed_pairs.cuh"
 
 namespace quire::cuda {
 
@@ -60,12 +63,13 @@ struct Args {
   float* mail;  // of pairs: [block, kMessages, 8 tokens, kRows], kNothing before and behind every launch
 };
 
+// As unpack_pair(), in an instruction less where T is bf16.
 template <typename T>
 __device__ __forceinline__ float2 pair_of(uint32_t pair) {
   if constexpr (std::is_same_v<T, bf16>) {
-    return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
+    return {low_float<T>(pair), high_float<T>(pair)};
   } else {
-    return __half22float2(*reinterpret_cast<const __half2*>(&pair));
+    return unpack_pair<T>(pair);
   }
 }
 
@@ -97,36 +101,25 @@ __device__ __forceinline__ float sum_of_squares(const uint4& x) {
   return sum;
 }
 
-// 16 bytes that are read once, past the first cache, or zeros.
-__device__ __forceinline__ void copy_to_shared(void* target, const void* source, bool is_there = true) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(
-                   static_cast<uint32_t>(__cvta_generic_to_shared(target))),
-               "l"(source), "r"(is_there ? 16 : 0)
-               : "memory");
-}
-
 // Where a token's sum of row r lies in the row, so that neither stores of pairs nor loads of a column meet on a bank.
 template <int Tokens>
 __device__ __forceinline__ int swizzled(int r, int token) {
   return token ^ (2 * (r / (32 / Tokens) % (Tokens / 2)));
 }
 
-// ---- Sums for the other block of a pair: a place holds kNothing until one has come
-constexpr uint32_t kNothing = 0xffffffffu;  // a NaN that no sum is
 // Batches whose sums can be on their way. A block is at most some six ahead of the other, whose sums it needs itself.
 constexpr int kMessages = 16;
 
+// Sums for the other block of a pair.
 __device__ __forceinline__ void send_sum(float* place, float sum) {
-  const uint32_t bits = __float_as_uint(sum);
-  asm volatile("st.relaxed.gpu.global.b32 [%0], %1;" ::"l"(place), "r"(bits == kNothing ? 0x7fffffffu : bits)
-               : "memory");
+  send_word(place, message_of(sum));
 }
 __device__ __forceinline__ float receive_sum(float* place) {
   uint32_t bits;
   do {
-    asm volatile("ld.relaxed.gpu.global.b32 %0, [%1];" : "=r"(bits) : "l"(place) : "memory");
+    bits = look_at_word(place);
   } while (bits == kNothing);
-  __stcg(reinterpret_cast<uint32_t*>(place), kNothing);
+  forget_word(place);
   return __uint_as_float(bits);
 }
 
@@ -187,11 +180,11 @@ __global__ void __launch_bounds__(kMaxWarps * 32, 1) gemv_tokens_kernel(const Ar
       for (int l = 0; l < kLoads; ++l) {
         const int at = element(part * kLoads + l);
         uint4* const target = &ring[(stage * kLoads + l) * 2 * num_threads + thread];
-        copy_to_shared(target, source + at, at < args.k && is_row);
-        copy_to_shared(target + num_threads, source + second + at, at < args.k && is_second);
+        copy_16_or_zeros(target, source + at, at < args.k && is_row);
+        copy_16_or_zeros(target + num_threads, source + second + at, at < args.k && is_second);
       }
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    end_copy_group();
   };
   // The stage that is asked for next: its batch, and which part of it.
   int next_batch = first_batch;
@@ -206,7 +199,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32, 1) gemv_tokens_kernel(const Ar
   let_next_start();
   if (is_normed) {
     for (int i = lane * 4; i < S * kStepInputs; i += 32 * 4) {
-      if (slice + i < args.k) copy_to_shared(norm_weights + i, args.norm_weight + slice + i);
+      if (slice + i < args.k) copy_16(norm_weights + i, args.norm_weight + slice + i);
     }
   }
 #pragma unroll 1
@@ -237,7 +230,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32, 1) gemv_tokens_kernel(const Ar
     return 1.0f / sqrtf(total / static_cast<float>(args.k) + args.epsilon);
   };
   if (is_normed) {
-    asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 1) : "memory");  // its weights are in the first
+    wait_for_copy_groups<kStages - 1>();  // its weights are in the first
     __syncwarp();
     const auto norm_all = [&](int s, float factor, float upper_factor) {
       if (element(s) >= args.k) return;
@@ -326,7 +319,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32, 1) gemv_tokens_kernel(const Ar
     float upper_sums[4] = {0, 0, 0, 0};
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
-      asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 1) : "memory");
+      wait_for_copy_groups<kStages - 1>();
 #pragma unroll
       for (int l = 0; l < kLoads; ++l) {
         const int s = part * kLoads + l;
@@ -378,7 +371,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32, 1) gemv_tokens_kernel(const Ar
     buffer ^= 1;
   }
   if constexpr (kIsPair) finish_kept();
-  asm volatile("cp.async.wait_all;" ::: "memory");
+  wait_for_all_copies();
 }
 
 template <typename T, int S>

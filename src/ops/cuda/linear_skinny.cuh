@@ -15,6 +15,7 @@
 #include "ops/cuda/device_weight.cuh"
 #include "ops/cuda/linear.h"
 #include "ops/cuda/mma.cuh"
+#include "ops/cuda/packed_pairs.cuh"
 
 namespace quire::cuda {
 

@@ -5,6 +5,7 @@
 #include "ops/cuda/elementwise.cuh"
 #include "ops/cuda/gate.cuh"
 #include "ops/cuda/linear_f8.h"
+#include "ops/cuda/packed_pairs.cuh"
 
 namespace quire::cuda {
 
@@ -150,21 +151,6 @@ __device__ __forceinline__ float activate_fast(Gate gate, float x) {
   return x * inverse;
 }
 
-__device__ __forceinline__ float2 unpack(bf16, uint32_t pair) {
-  return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&pair));
-}
-__device__ __forceinline__ float2 unpack(f16, uint32_t pair) {
-  return __half22float2(*reinterpret_cast<const __half2*>(&pair));
-}
-__device__ __forceinline__ uint32_t pack(bf16, float2 pair) {
-  const __nv_bfloat162 packed = __float22bfloat162_rn(pair);
-  return *reinterpret_cast<const uint32_t*>(&packed);
-}
-__device__ __forceinline__ uint32_t pack(f16, float2 pair) {
-  const __half2 packed = __float22half2_rn(pair);
-  return *reinterpret_cast<const uint32_t*>(&packed);
-}
-
 // The larger in size of both places.
 __device__ __forceinline__ uint32_t larger(bf16, uint32_t a, uint32_t b) {
   const __nv_bfloat162 largest =
@@ -207,14 +193,14 @@ __global__ void __launch_bounds__(kRowThreads, 2)
     if (i >= k) break;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const float2 from = unpack(T(), values[v].v[j]);
-      const float2 factor = unpack(T(), factors[v].v[j]);
-      values[v].v[j] = pack(T(), {activate_fast(gate, from.x) * factor.x, activate_fast(gate, from.y) * factor.y});
+      const float2 from = unpack_pair<T>(values[v].v[j]);
+      const float2 factor = unpack_pair<T>(factors[v].v[j]);
+      values[v].v[j] = pack_pair<T>(activate_fast(gate, from.x) * factor.x, activate_fast(gate, from.y) * factor.y);
       largest_pair = larger(T(), largest_pair, values[v].v[j]);
     }
     *reinterpret_cast<Words*>(y_row + i) = values[v];
   }
-  const float2 both_largest = unpack(T(), largest_pair);
+  const float2 both_largest = unpack_pair<T>(largest_pair);
   float largest = warp_max(fmaxf(both_largest.x, both_largest.y));
   if (thread % 32 == 0) partial[thread / 32] = largest;
   __syncthreads();
@@ -229,7 +215,7 @@ __global__ void __launch_bounds__(kRowThreads, 2)
     Vector<uint16_t, 4> packed;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const float2 value = unpack(T(), values[v].v[j]);
+      const float2 value = unpack_pair<T>(values[v].v[j]);
       packed.v[j] = __nv_cvt_float2_to_fp8x2({value.x * inverse, value.y * inverse}, __NV_SATFINITE, __NV_E4M3);
     }
     *reinterpret_cast<Vector<uint16_t, 4>*>(out + i) = packed;
