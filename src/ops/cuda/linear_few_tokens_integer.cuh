@@ -22,6 +22,7 @@
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/linear_few_tokens.cuh"
 #include "ops/cuda/linear_skinny.cuh"
+#include "ops/cuda/stage_ring.cuh"
 #include "ops/cuda/tensor_map.h"
 #include "ops/cuda/wgmma_register_weights.cuh"
 
@@ -228,13 +229,7 @@ __global__ void __launch_bounds__(IntegerShape<Bits, Kind, GroupSize, N>::kBlock
   constexpr int kChunksOfUnit = kLargestChunk / S::kChunk;
   const int begin = args.num_chunks * part / num_parts * kChunksOfUnit;
   const int count = args.num_chunks * (part + 1) / num_parts * kChunksOfUnit - begin;
-  if (threadIdx.x == 0) {
-    for (int s = 0; s < S::kStages; ++s) {
-      barrier_init(&full[s], 1);
-      barrier_init(&empty[s], kConsumers / 32);
-    }
-    fence_async_proxy();
-  }
+  init_ring(full, empty, kConsumers / 32);
   let_next_start();
   __syncthreads();
 
@@ -266,21 +261,7 @@ __global__ void __launch_bounds__(IntegerShape<Bits, Kind, GroupSize, N>::kBlock
                    Coordinates2{(begin + i) * S::kChunk + lane * kBoxElements, 0}, &full[s], evict_last_policy());
         }
       };
-      const int num_first = min(S::kStages, count);
-      for (int i = 0; i < num_first; ++i) load_weights(i, i);
-      wait_for_previous();
-      for (int i = 0; i < num_first; ++i) load_tokens(i, i);
-      int s = 0;
-      uint32_t parity = 0;
-      for (int i = num_first; i < count; ++i) {
-        barrier_wait(&empty[s], parity);
-        load_weights(i, s);
-        load_tokens(i, s);
-        if (++s == S::kStages) {
-          s = 0;
-          parity ^= 1u;
-        }
-      }
+      fill_ring(empty, count, load_weights, load_tokens);
       __syncwarp();
     }
   } else {

@@ -16,6 +16,7 @@
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/linear_cublaslt.h"
 #include "ops/cuda/linear_few_tokens.cuh"
+#include "ops/cuda/stage_ring.cuh"
 #include "ops/cuda/tensor_map.h"
 #include "ops/cuda/wgmma_int8.cuh"
 
@@ -208,13 +209,7 @@ __global__ void __launch_bounds__(kThreads, Shape<N>::kBlocks)
   const int first_output = in_group / group_size * args.output.outputs_of_tile();
   const int first_token = (group * kTokenTilesAtOnce + in_group % group_size) * N;
 
-  if (threadIdx.x == 0) {
-    for (int s = 0; s < S::kStages; ++s) {
-      barrier_init(&full[s], 1);
-      barrier_init(&empty[s], kConsumers / 32);
-    }
-    fence_async_proxy();
-  }
+  init_ring(full, empty, kConsumers / 32);
   let_next_start();
   __syncthreads();
 
@@ -244,21 +239,7 @@ __global__ void __launch_bounds__(kThreads, Shape<N>::kBlocks)
           copy_box(stage + box * N * kBoxBytes, &x_map, Coordinates2{k, first_token}, &full[s], often);
         }
       };
-      const int num_first = min(S::kStages, count);
-      for (int i = 0; i < num_first; ++i) load_weights(i, i);
-      wait_for_previous();
-      for (int i = 0; i < num_first; ++i) load_tokens(i, i);
-      int s = 0;
-      uint32_t parity = 0;
-      for (int i = num_first; i < count; ++i) {
-        barrier_wait(&empty[s], parity);
-        load_weights(i, s);
-        load_tokens(i, s);
-        if (++s == S::kStages) {
-          s = 0;
-          parity ^= 1u;
-        }
-      }
+      fill_ring(empty, count, load_weights, load_tokens);
     }
     __syncwarp();
   } else {
