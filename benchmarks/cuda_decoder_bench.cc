@@ -88,41 +88,27 @@ void run(const std::string& format, int num_layers, int length) {
 // Layers over several sequences of one length, each with pages of its own.
 class Sequences {
  public:
-  enum Op : unsigned { kQkv = 1, kAttention = 2, kOutput = 4, kGateUp = 8, kDown = 16, kAll = 31 };
-
-  Sequences(Gpu& gpu, const StackCase& c, int num_sequences)
-      : gpu_(gpu),
-        case_(c),
+  Sequences(Gpu& gpu, TestRandom& random, const StackCase& c, int num_sequences)
+      : case_(c),
         n_(num_sequences),
+        layers_(gpu, random, c),
         x_(gpu, c.dtype, n_, c.hidden),
         table_(gpu, DType::kF32, n_, c.head_dim) {
-    TestRandom random(5);
-    for (int i = 0; i < c.num_layers; ++i) {
-      StepLayer layer;
-      layer.attention_norm = norm(random);
-      layer.qkv = weight(c.query_size() + 2 * c.kv_size(), c.hidden, 4 * i);
-      layer.output = weight(c.hidden, c.query_size(), 4 * i + 1);
-      layer.mlp_norm = norm(random);
-      layer.gate_up = weight(2 * c.intermediate, c.hidden, 4 * i + 2);
-      layer.down = weight(c.hidden, c.intermediate, 4 * i + 3);
-      layers_.push_back(layer);
-    }
     x_.fill(random.normals(n_ * c.hidden));
     table_.fill(random.normals(n_ * c.head_dim));
     // All pages hold the same.
     const int pages_each = (c.length + c.page_size - 1) / c.page_size;
-    num_pages_ = n_ * pages_each;
-    page_elements_ = 2 * c.kv_size() * c.page_size * c.num_layers;
-    const int64_t page_bytes = page_elements_ * dtype_bytes(c.dtype);
-    pages_ = gpu.ops().allocate(num_pages_ * page_bytes, "bench").value();
-    DeviceMatrix page(gpu, c.dtype, 1, page_elements_);
-    page.fill(random.normals(page_elements_));
-    for (int64_t i = 0; i < num_pages_; ++i) {
+    const int num_pages = n_ * pages_each;
+    const int64_t page_bytes = c.page_elements() * dtype_bytes(c.dtype);
+    pages_ = gpu.ops().allocate(num_pages * page_bytes, "bench").value();
+    DeviceMatrix page(gpu, c.dtype, 1, c.page_elements());
+    page.fill(random.normals(c.page_elements()));
+    for (int64_t i = 0; i < num_pages; ++i) {
       EXPECT_EQ(cudaMemcpy(static_cast<char*>(pages_.data()) + i * page_bytes, page.view().raw_data(),
                            static_cast<size_t>(page_bytes), cudaMemcpyDeviceToDevice),
                 cudaSuccess);
     }
-    std::vector<int32_t> order(static_cast<size_t>(num_pages_));
+    std::vector<int32_t> order(static_cast<size_t>(num_pages));
     std::iota(order.begin(), order.end(), 0);
     std::shuffle(order.begin(), order.end(), std::mt19937(7));
     std::vector<int64_t> slots;
@@ -145,51 +131,13 @@ class Sequences {
               .slots = ConstTensorView(slots_.data(), DType::kI64, {n_}),
               .host_query_starts = host_query_starts_,
               .host_context_lengths = host_lengths_};
-    plan_ = gpu.ops()
-                .create_attention_plan({.num_heads = c.num_heads,
-                                        .num_kv_heads = c.num_kv_heads,
-                                        .head_dim = static_cast<int>(c.head_dim),
-                                        .page_size = c.page_size,
-                                        .window = 0,
-                                        .kv_dtype = c.dtype,
-                                        .max_num_tokens = n_,
-                                        .max_num_sequences = n_,
-                                        .max_context = c.length})
-                .value();
-    gpu.ops().plan_attention(gpu.context(), *plan_, batch_);
-    params_.scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
+    plan_ = layers_.make_plan(batch_);
+    kv_ = layers_.layer_kv(pages_.data(), num_pages);
   }
 
   // The ops of all layers; those that are left out leave their outputs as they are.
-  void run(unsigned ops_wanted) {
-    const StackCase& c = case_;
-    CudaOps& ops = gpu_.ops();
-    OpContext& context = gpu_.context();
-    const ArenaScope scope(context.scratch);
-    const TensorView x = x_.view();
-    const TensorView qkv = context.scratch.take(c.dtype, {n_, c.query_size() + 2 * c.kv_size()});
-    const TensorView mixed = context.scratch.take(c.dtype, {n_, c.query_size()});
-    const TensorView gated = context.scratch.take(c.dtype, {n_, c.intermediate});
-    const int64_t k_begin = c.query_size();
-    const int64_t v_begin = k_begin + c.kv_size();
-    const Ops::QueryKeyValue inputs{.q = qkv.slice(1, 0, k_begin).split_last_dimension(c.head_dim),
-                                    .k = qkv.slice(1, k_begin, v_begin).split_last_dimension(c.head_dim),
-                                    .v = qkv.slice(1, v_begin, v_begin + c.kv_size()).split_last_dimension(c.head_dim),
-                                    .rope_table = table_.view(),
-                                    .rope_style = c.rope_style};
-    for (int i = 0; i < c.num_layers; ++i) {
-      const StepLayer& layer = layers_[static_cast<size_t>(i)];
-      if ((ops_wanted & kQkv) != 0) ops.norm_linear(context, qkv, x, {layer.attention_norm, 1e-5f}, layer.qkv, {});
-      if ((ops_wanted & kAttention) != 0) {
-        ops.rope_and_attention(context, mixed.split_last_dimension(c.head_dim), inputs, layer_kv(i), batch_, *plan_,
-                               params_);
-      }
-      if ((ops_wanted & kOutput) != 0) ops.linear(context, x, mixed, layer.output, {.bias = {}, .residual = x});
-      if ((ops_wanted & kGateUp) != 0) {
-        ops.norm_gated_linear(context, gated, x, {layer.mlp_norm, 1e-5f}, layer.gate_up, {}, c.activation);
-      }
-      if ((ops_wanted & kDown) != 0) ops.linear(context, x, gated, layer.down, {.bias = {}, .residual = x});
-    }
+  void run(unsigned wanted) {
+    layers_.run({.x = x_.view(), .rope_table = table_.view(), .kv = kv_, .batch = batch_, .plan = *plan_}, wanted);
   }
 
   // Numbers that stay numbers whatever is left out.
@@ -199,43 +147,13 @@ class Sequences {
   }
 
  private:
-  Weight weight(int64_t n, int64_t k, int seed) {
-    Weight shape;
-    shape.format = case_.format;
-    shape.n = n;
-    shape.k = k;
-    return gpu_.ops().make_random_weight(shape, static_cast<uint64_t>(seed + 1)).value();
-  }
-  ConstTensorView norm(TestRandom& random) {
-    norms_.push_back(gpu_.upload(random.normals(case_.hidden, 0.2f)));
-    return ConstTensorView(norms_.back().data(), DType::kF32, {case_.hidden});
-  }
-  PagedKv layer_kv(int layer) const {
-    const StackCase& c = case_;
-    PagedKv kv;
-    kv.k = static_cast<char*>(pages_.data()) + 2 * layer * c.kv_size() * c.page_size * dtype_bytes(c.dtype);
-    kv.v = static_cast<char*>(kv.k) + c.kv_size() * c.page_size * dtype_bytes(c.dtype);
-    kv.dtype = c.dtype;
-    kv.page_stride = page_elements_;
-    kv.head_stride = c.page_size * c.head_dim;
-    kv.token_stride = c.head_dim;
-    kv.num_pages = num_pages_;
-    kv.page_size = c.page_size;
-    kv.num_kv_heads = c.num_kv_heads;
-    kv.head_dim = static_cast<int>(c.head_dim);
-    return kv;
-  }
-
-  Gpu& gpu_;
   StackCase case_;
   int n_;
+  StackLayers layers_;
   DeviceMatrix x_;
   DeviceMatrix table_;
-  std::vector<StepLayer> layers_;
-  std::vector<DeviceBuffer> norms_;
-  int num_pages_ = 0;
-  int64_t page_elements_ = 0;
   DeviceBuffer pages_;
+  std::vector<PagedKv> kv_;
   DeviceBuffer page_table_;
   DeviceBuffer slots_;
   DeviceBuffer query_starts_;
@@ -243,30 +161,30 @@ class Sequences {
   std::vector<int32_t> host_query_starts_;
   std::vector<int32_t> host_lengths_;
   AttentionBatch batch_;
-  AttentionParams params_;
   std::unique_ptr<AttentionPlan> plan_;
 };
 
 void run_sequences(int num_sequences, const std::string& format, int num_layers, int length) {
   const std::unique_ptr<Gpu> gpu = create_gpu(format);
   if (gpu == nullptr) return;
-  Sequences sequences(*gpu, stack_case(format, num_layers, length), num_sequences);
+  TestRandom random(5);
+  Sequences sequences(*gpu, random, stack_case(format, num_layers, length), num_sequences);
   const auto time = [&](unsigned ops) {
     sequences.reset();
     return static_cast<double>(time_graph(*gpu, [&] { sequences.run(ops); })) / num_layers;
   };
-  constexpr unsigned kAll = Sequences::kAll;
+  constexpr unsigned kAll = StackLayers::kAllOps;
   constexpr struct {
     const char* name;
     unsigned op;
-  } kOps[] = {{"qkv", Sequences::kQkv},
-              {"attention", Sequences::kAttention},
-              {"output", Sequences::kOutput},
-              {"gate_up", Sequences::kGateUp},
-              {"down", Sequences::kDown}};
+  } kOps[] = {{"qkv", StackLayers::kQkv},
+              {"attention", StackLayers::kAttention},
+              {"output", StackLayers::kOutput},
+              {"gate_up", StackLayers::kGateUp},
+              {"down", StackLayers::kDown}};
   const double all = time(kAll);
   std::printf("%-10s %3d sequences, keys %6d: %7.2f us a layer, all but attention %7.2f; an op in the chain (alone)",
-              format.c_str(), num_sequences, length, all, time(kAll & ~unsigned{Sequences::kAttention}));
+              format.c_str(), num_sequences, length, all, time(kAll & ~unsigned{StackLayers::kAttention}));
   for (const auto& op : kOps) std::printf(" %s %5.2f (%5.2f)", op.name, all - time(kAll & ~op.op), time(op.op));
   std::printf("\n");
 }
