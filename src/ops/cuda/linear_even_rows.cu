@@ -17,6 +17,8 @@
 
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/linear_few_tokens.cuh"
+#include "ops/cuda/packed_pairs.cuh"
+#include "ops/cuda/stage_ring.cuh"
 #include "ops/cuda/tensor_map.h"
 #include "ops/cuda/wgmma_tokens.cuh"
 
@@ -36,12 +38,6 @@ constexpr int kRingBytes = 216 * 1024;
 constexpr int kMaxStages = 16;
 // A stage has as many boxes of k as that holds, up to 4: each stage has its costs.
 constexpr int kMostStageBytes = 48 * 1024;
-
-template <typename T>
-__device__ __forceinline__ float2 unpack_pair(uint32_t pair) {
-  if constexpr (std::is_same_v<T, bf16>) return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&pair));
-  return __half22float2(*reinterpret_cast<const __half2*>(&pair));
-}
 
 struct Args {
   Output output;
@@ -72,13 +68,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int outputs_of_tile = is_gated ? N / 2 : N;
   const int first_tile = static_cast<int>(blockIdx.x);
   const int num_blocks = static_cast<int>(gridDim.x);
-  if (threadIdx.x == 0) {
-    for (int s = 0; s < num_stages; ++s) {
-      barrier_init(&full[s], 1);
-      barrier_init(&empty[s], kConsumers / 32);
-    }
-    fence_async_proxy();
-  }
+  init_ring(full, empty, kConsumers / 32);
   let_next_start();
   __syncthreads();
 

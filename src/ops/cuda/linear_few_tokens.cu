@@ -15,6 +15,7 @@
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/linear_cublaslt.h"
 #include "ops/cuda/linear_few_tokens.cuh"
+#include "ops/cuda/stage_ring.cuh"
 #include "ops/cuda/tensor_map.h"
 #include "ops/cuda/wgmma_tokens.cuh"
 
@@ -67,13 +68,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int count = args.num_pairs * (part + 1) / num_parts * (2 / kWidth<N>)-begin;
   const bool is_gated = args.output.is_gated();
   const int first_output = static_cast<int>(blockIdx.x) * args.output.outputs_of_tile();
-  if (threadIdx.x == 0) {
-    for (int s = 0; s < S; ++s) {
-      barrier_init(&full[s], 1);
-      barrier_init(&empty[s], kConsumers / 32);
-    }
-    fence_async_proxy();
-  }
+  init_ring(full, empty, kConsumers / 32);
   let_next_start();
   __syncthreads();
 
@@ -102,21 +97,7 @@ __global__ void __launch_bounds__(kThreads, 2)
         }
         copy_bytes(x_scales[s], args.x_scales + (begin + i) * kScales, kScales * 4, &full[s]);
       };
-      const int num_first = min(S, count);
-      for (int i = 0; i < num_first; ++i) load_weights(i, i);
-      wait_for_previous();
-      for (int i = 0; i < num_first; ++i) load_tokens(i, i);
-      int s = 0;
-      uint32_t parity = 0;
-      for (int i = num_first; i < count; ++i) {
-        barrier_wait(&empty[s], parity);
-        load_weights(i, s);
-        load_tokens(i, s);
-        if (++s == S) {
-          s = 0;
-          parity ^= 1u;
-        }
-      }
+      fill_ring(empty, count, load_weights, load_tokens);
     } else {
       prefetch_finish<true>(args.output, lane - 1);
     }

@@ -18,6 +18,7 @@
 #include "ops/cuda/linear_answers.h"
 #include "ops/cuda/linear_cublaslt.h"
 #include "ops/cuda/linear_few_tokens.cuh"
+#include "ops/cuda/stage_ring.cuh"
 #include "ops/cuda/tensor_map.h"
 #include "ops/cuda/wgmma_tokens.cuh"
 
@@ -97,13 +98,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   const int first_output = tile * args.output.outputs_of_tile();
   const bool is_gated = args.output.is_gated();
 
-  if (threadIdx.x == 0) {
-    for (int s = 0; s < S::kStages; ++s) {
-      barrier_init(&full[s], 1);
-      barrier_init(&empty[s], kConsumers / 32);
-    }
-    fence_async_proxy();
-  }
+  init_ring(full, empty, kConsumers / 32);
   let_next_start();
   __syncthreads();
 
