@@ -368,7 +368,13 @@ bool fits_even_rows(const LinearCall& call) {
 }
 
 bool accepts_even_rows(const LinearCall& call) {
-  return call.x.size(0) >= 1 && call.x.size(0) <= kTokens && fits_even_rows(call);
+  // Of many tokens and rows the gate behind the product is what pays: without, cuBLASLt takes 57.4 instead of 59.4 us
+  // for 64 tokens of 28,672 x 4,096, and 251 instead of 261 for 128,256 (H200).
+  constexpr int64_t kManyTokens = 17;
+  constexpr int64_t kManyRows = 16'384;
+  const int64_t num_tokens = call.x.size(0);
+  if (call.gate == Gate::kNone && num_tokens >= kManyTokens && call.weight.n > kManyRows) return false;
+  return num_tokens >= 1 && num_tokens <= kTokens && fits_even_rows(call);
 }
 
 bool accepts_gated_even_rows(const LinearCall& call) {
