@@ -5,7 +5,6 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -30,14 +29,10 @@ class FixedText {
     for (const char c : text) add(c);
   }
   void add(char c) {
-    if (size_ + 1 < kRoom) text_[size_++] = c;
+    if (size_ < kRoom) text_[size_++] = c;
   }
   void clear() { size_ = 0; }
   std::string_view view() const { return {text_, size_}; }
-  const char* c_str() {
-    text_[size_] = '\0';
-    return text_;
-  }
 
  private:
   char text_[kRoom];
@@ -48,6 +43,7 @@ using Path = FixedText<PATH_MAX>;
 using MapsLine = FixedText<PATH_MAX + 128>;  // the path, and the numbers before it
 
 // Of "7f5c00000000-7f5c40000000 r--s 00000000 fd:01 131 /a/path": the path, if the address is in that part of memory.
+// Of a file that has been unlinked or replaced since, " (deleted)" stands behind it; a newline in it is "\012".
 std::string_view path_of_line(std::string_view line, uintptr_t address) {
   const char* const end_of_line = line.data() + line.size();
   uintptr_t begin = 0;
@@ -60,9 +56,10 @@ std::string_view path_of_line(std::string_view line, uintptr_t address) {
   return line.substr(slash);
 }
 
-bool is_regular_file(const char* path) {
-  struct stat info = {};
-  return ::stat(path, &info) == 0 && S_ISREG(info.st_mode);
+// By its name alone, which the file need not have any more. Devices and memory without a file have names too.
+bool is_name_of_file(std::string_view path) {
+  const bool is_device = path.starts_with("/dev/") && !path.starts_with("/dev/shm/");
+  return path.starts_with('/') && !is_device && !path.starts_with("/memfd:") && !path.starts_with("/SYSV");
 }
 
 // False where no file is mapped at the address: memory of a device, say.
@@ -83,7 +80,7 @@ bool find_mapped_file(uintptr_t address, Path& path) {
     }
   }
   ::close(maps);
-  return !path.view().empty() && is_regular_file(path.c_str());
+  return is_name_of_file(path.view());
 }
 
 constexpr std::string_view kWhatIsWrong =

@@ -50,6 +50,32 @@ TEST_F(MappingFaultTest, AFileThatIsCutOffIsNamed) {
               "^quire: /[^\n]*/mapping fault [0-9]+\\.gguf cannot be read any more: [^\n]*rename it[^\n]*\n$");
 }
 
+// As after a copy onto a model that failed, and the rename that mends it.
+TEST_F(MappingFaultTest, AFileThatIsCutOffAndThenReplacedIsNamed) {
+  const auto read_replaced_file = [&](bool is_replaced) {
+    catch_mapping_faults(LineFormat::kText);
+    const auto file = MappedFile::open(path_);
+    if (!file.is_ok() || ::truncate(path_.c_str(), 0) != 0) ::_exit(2);
+    const std::string whole = path_ + ".new";
+    std::ofstream(whole, std::ios::binary) << "whole";
+    std::filesystem::rename(whole, path_);
+    if (!is_replaced) std::filesystem::remove(path_);
+    sum(file.value()->bytes());
+    ::_exit(0);
+  };
+  for (const bool is_replaced : {true, false}) {
+    EXPECT_EXIT(read_replaced_file(is_replaced), testing::ExitedWithCode(1),
+                "^quire: /[^\n]*\\.gguf[^\n]* cannot be read ");
+  }
+}
+
+TEST_F(MappingFaultTest, AFileWhoseNameHasTwoLinesIsNamed) {
+  const std::string path = path_ + "\n2";
+  std::filesystem::rename(path_, path);
+  EXPECT_EXIT(read_cut_off_file(path, 1), testing::ExitedWithCode(1), "^quire: [^\n]*gguf\\\\0122 cannot be read ");
+  std::filesystem::remove(path);
+}
+
 TEST_F(MappingFaultTest, ItIsToldOnceThoughManyThreadsRead) {
   EXPECT_EXIT(read_cut_off_file(path_, 8), testing::ExitedWithCode(1), "^quire: [^\n]*\n$");
 }
