@@ -5,6 +5,7 @@ Usage: operations_test.py PATH/TO/quire PACKAGES_FOLDER [unittest arguments]. Th
 $QUIRE_TEST_MODEL; exits with 77 without. The parser of Prometheus' own client is installed into PACKAGES_FOLDER the first
 time; the test that needs it is skipped without.
 """
+import fcntl
 import http.client
 import json
 import os
@@ -463,6 +464,36 @@ class JsonLogTest(unittest.TestCase):
 
 
 class EndTest(unittest.TestCase):
+    def test_a_log_that_nobody_reads_holds_nobody_up(self):
+        reading, writing = os.pipe()
+        fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        process = subprocess.Popen([QUIRE, "serve", MODEL, "--port", str(port), "--max-model-len", "256"], stdout=subprocess.DEVNULL,
+                                   stderr=writing)
+        try:
+            told = b""
+            while b"serving " not in told:
+                told += os.read(reading, 65536)
+            os.set_blocking(writing, False)  # full, by whoever else writes there
+            with self.assertRaises(BlockingIOError):
+                while True:
+                    os.write(writing, b"x")
+            os.set_blocking(writing, True)
+            for _ in range(3):
+                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+                connection.request("GET", "/v1/models")
+                self.assertEqual(connection.getresponse().status, 200)
+                connection.close()
+            process.send_signal(signal.SIGTERM)
+            self.assertEqual(process.wait(timeout=30), 0)
+        finally:
+            process.kill()
+            process.wait()
+            os.close(reading)
+            os.close(writing)
+
     def test_requests_end_first(self):
         server = Server("--log-format", "json")
         connection, answer = server.stream(max_tokens=400)

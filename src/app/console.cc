@@ -12,7 +12,7 @@
 namespace quire::app {
 
 void tell(const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), stderr);
+  static_cast<void>(write_patiently(STDERR_FILENO, text));
 }
 
 void print_result(const std::string& text) {
@@ -73,7 +73,6 @@ void Console::progress_line(const std::string& text) {
 
 void Console::rewrite_line(const std::string& text) {
   tell("\r" + text + "\x1b[K");
-  std::fflush(stderr);
   has_open_line_ = true;
 }
 

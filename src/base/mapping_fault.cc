@@ -121,7 +121,7 @@ void tell(std::string_view path) {
     line.add('\n');
   }
   const std::string_view text = line.view();
-  static_cast<void>(!::write(STDERR_FILENO, text.data(), text.size()));
+  static_cast<void>(write_patiently(STDERR_FILENO, text));
 }
 
 template <LineFormat kFormat>

@@ -1,9 +1,6 @@
 #include "server/access_log.h"
 
-#include <unistd.h>
-
 #include <boost/json.hpp>
-#include <cerrno>
 #include <chrono>
 #include <cstdio>
 
@@ -99,13 +96,16 @@ void AccessLog::work() {
     }
     lock.unlock();
     std::string_view rest = text;
-    while (!rest.empty()) {
-      const ssize_t num = ::write(options_.file_descriptor, rest.data(), rest.size());
-      if (num < 0 && errno == EINTR) continue;
-      if (num <= 0) break;  // nobody to tell
+    bool may_wait = true;
+    while (!rest.empty() && may_wait) {
+      const ssize_t num = write_patiently(options_.file_descriptor, rest);
+      if (num < 0) break;  // nobody to tell
       rest.remove_prefix(static_cast<size_t>(num));
+      const std::lock_guard ending_lock(mutex_);
+      may_wait = !is_ending_;
     }
     lock.lock();
+    if (!may_wait && !rest.empty()) return;
   }
 }
 

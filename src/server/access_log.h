@@ -29,7 +29,7 @@ class AccessLog {
   };
 
   explicit AccessLog(const Options& options);
-  ~AccessLog();  // writes what waits
+  ~AccessLog();  // writes what waits, if the descriptor takes it
   AccessLog(const AccessLog&) = delete;
   AccessLog& operator=(const AccessLog&) = delete;
 
