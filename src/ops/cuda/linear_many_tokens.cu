@@ -350,7 +350,7 @@ struct Buffer {
 
 // By cuBLASLt, where a way of it has the same bits (of one part of k) and is faster: the products, plain or into
 // `buffer`, from which the gated activation takes them. A residual that stands in y's place goes to `buffer` first,
-// since the library rounds products before it adds them to what lies there already. Returns how many tokens are done:
+// since the library's sums differ where it adds to what lies there already. Returns how many tokens are done:
 // all, none, or where `buffer` is small a multiple of what it holds, since the way was looked at for so many.
 template <typename W>
 int64_t multiply_by_library(const LinearCall& call, const Output& output, const WeightRows& weight,
