@@ -1,6 +1,6 @@
 #include "base/log_line.h"
 
-#include <poll.h>
+#include <sys/poll.h>
 #include <unistd.h>
 
 #include <algorithm>
