@@ -159,7 +159,7 @@ CudaOps::~CudaOps() {
 
 std::string CudaOps::numerics() const {
   // Raised whenever a row, or the choice of rows, gives other numbers than before.
-  constexpr int kVersion = 8;
+  constexpr int kVersion = 9;
   std::string text = description_ + ", numerics " + std::to_string(kVersion);
   if (weight_quantization_ == WeightQuantization::kF8) text += ", weights in e4m3";
   if (weight_quantization_ == WeightQuantization::kI8) text += ", weights in int8";

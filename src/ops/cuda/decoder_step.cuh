@@ -136,7 +136,6 @@ __device__ __forceinline__ void clear_share(char* copy, int copy_bytes) {
 // The warps that compute. Products: Rows or Panels.
 template <typename T, typename Products, int D>
 __device__ __forceinline__ void compute_step(const Args& args, Shared& shared, Products& products) {
-  constexpr DType kDType = std::is_same_v<T, bf16> ? DType::kBF16 : DType::kF16;
   const Exchange& exchange = args.exchange;
   const auto counter_of = [&](int part) { return exchange.counters + part * kCounterStride; };
   uint32_t* const launch_counters = counter_of(kNumParts);
@@ -210,7 +209,7 @@ __device__ __forceinline__ void compute_step(const Args& args, Shared& shared, P
         products.run(layer, product, scale, [&](int output, float sum, float up) {
           T stored;
           if (product == kGateUp) {
-            stored = from_float<T>(gated(args.gate, kDType, sum, up));
+            stored = from_float<T>(gated(args.gate, kDTypeOf<T>, sum, up));
           } else if (product == kQkv) {
             stored = from_float<T>(sum);
           } else {

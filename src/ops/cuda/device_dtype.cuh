@@ -6,6 +6,8 @@
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 
+#include <type_traits>
+
 #include "base/check.h"
 #include "tensor/dtype.h"
 
@@ -13,6 +15,11 @@ namespace quire::cuda {
 
 using bf16 = __nv_bfloat16;
 using f16 = __half;
+
+template <typename T>
+constexpr DType kDTypeOf = std::is_same_v<T, bf16>  ? DType::kBF16
+                           : std::is_same_v<T, f16> ? DType::kF16
+                                                    : DType::kF32;
 
 __device__ __forceinline__ float to_float(float x) {
   return x;

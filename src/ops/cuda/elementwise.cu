@@ -2,16 +2,16 @@
 // writes its outputs once (rms_norm reads x twice, the second time from cache). Sums are float, in an order that
 // depends on the row's size alone.
 #include "ops/cuda/elementwise.cuh"
+#include "ops/cuda/gate.cuh"
 
 namespace quire::cuda {
 
 namespace {
 
+template <typename T>
 __device__ __forceinline__ float apply(BinaryOp op, float a, float b) {
   if (op == BinaryOp::kAdd) return a + b;
-  if (op == BinaryOp::kSiluMultiply) return a / (1.0f + expf(-a)) * b;
-  constexpr float kSqrtTwoOverPi = 0.7978845608028654f;
-  return 0.5f * a * (1.0f + tanhf(kSqrtTwoOverPi * (a + 0.044715f * a * a * a))) * b;
+  return activate(op == BinaryOp::kSiluMultiply ? Gate::kSilu : Gate::kGeluTanh, kDTypeOf<T>, a) * b;
 }
 
 // Grid: x over the row's vectors, y over rows.
@@ -28,7 +28,7 @@ __global__ void binary_kernel(BinaryOp op, Rows<T*> y, Rows<const T*> a, Rows<co
     const Vec right = *reinterpret_cast<const Vec*>(b.data + row * b.token_stride + i);
     Vec out;
 #pragma unroll
-    for (int j = 0; j < V; ++j) out.v[j] = from_float<T>(apply(op, to_float(left.v[j]), to_float(right.v[j])));
+    for (int j = 0; j < V; ++j) out.v[j] = from_float<T>(apply<T>(op, to_float(left.v[j]), to_float(right.v[j])));
     *reinterpret_cast<Vec*>(y.data + row * y.token_stride + i) = out;
   }
 }
@@ -118,6 +118,7 @@ __global__ void __launch_bounds__(kRowThreads)
   const int num_threads = static_cast<int>(blockDim.x);
   const int thread = static_cast<int>(threadIdx.x);
   let_next_start();
+  const NormWeights weights(weight, size);
   wait_for_previous();
   const T* input = x.data + blockIdx.x * x.token_stride;
   Vec values[kRowVectors];
@@ -154,11 +155,11 @@ __global__ void __launch_bounds__(kRowThreads)
     Vec out;
 #pragma unroll
     for (int j = 0; j < 8; j += 4) {
-      const float4 weights = *reinterpret_cast<const float4*>(weight + i + j);
-      out.v[j] = from_float<T>(to_float(values[v].v[j]) * factor * weights.x);
-      out.v[j + 1] = from_float<T>(to_float(values[v].v[j + 1]) * factor * weights.y);
-      out.v[j + 2] = from_float<T>(to_float(values[v].v[j + 2]) * factor * weights.z);
-      out.v[j + 3] = from_float<T>(to_float(values[v].v[j + 3]) * factor * weights.w);
+      const float4& four = weights.of[v][j / 4];
+      out.v[j] = from_float<T>(to_float(values[v].v[j]) * factor * four.x);
+      out.v[j + 1] = from_float<T>(to_float(values[v].v[j + 1]) * factor * four.y);
+      out.v[j + 2] = from_float<T>(to_float(values[v].v[j + 2]) * factor * four.z);
+      out.v[j + 3] = from_float<T>(to_float(values[v].v[j + 3]) * factor * four.w);
     }
     *reinterpret_cast<Vec*>(output + i) = out;
   }

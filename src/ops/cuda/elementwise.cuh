@@ -16,6 +16,23 @@ constexpr int64_t kMaxGridRows = 65535;
 constexpr int kRowThreads = 512;
 constexpr int kRowVectors = 4;
 
+// A norm's weights for the elements of a thread. No kernel writes them, so they may be asked for before the kernel
+// ahead has ended.
+struct NormWeights {
+  float4 of[kRowVectors][2];
+
+  __device__ __forceinline__ NormWeights(const float* weight, int size) {
+    if (weight == nullptr) return;
+#pragma unroll
+    for (int v = 0; v < kRowVectors; ++v) {
+      const int i = (v * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * 8;
+      if (i >= size) break;
+      of[v][0] = *reinterpret_cast<const float4*>(weight + i);
+      of[v][1] = *reinterpret_cast<const float4*>(weight + i + 4);
+    }
+  }
+};
+
 // A [tokens, heads, size] tensor; a matrix has one head.
 template <typename Pointer>
 struct Rows {

@@ -80,6 +80,7 @@ __global__ void __launch_bounds__(kRowThreads)
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   let_next_start();
+  const NormWeights weights(norm_weight, k);
   wait_for_previous();
   const T* row = x.data + blockIdx.x * x.token_stride;
   Vec values[kRowVectors];
@@ -115,11 +116,11 @@ __global__ void __launch_bounds__(kRowThreads)
       if (i >= k) break;
 #pragma unroll
       for (int j = 0; j < 8; j += 4) {
-        const float4 weight = *reinterpret_cast<const float4*>(norm_weight + i + j);
-        const float weights[4] = {weight.x, weight.y, weight.z, weight.w};
+        const float4& weight = weights.of[v][j / 4];
+        const float four[4] = {weight.x, weight.y, weight.z, weight.w};
 #pragma unroll
         for (int l = 0; l < 4; ++l) {
-          values[v].v[j + l] = from_float<T>(to_float(values[v].v[j + l]) * factor * weights[l]);
+          values[v].v[j + l] = from_float<T>(to_float(values[v].v[j + l]) * factor * four[l]);
           largest = fmaxf(largest, fabsf(to_float(values[v].v[j + l])));
         }
       }
@@ -139,16 +140,6 @@ __global__ void __launch_bounds__(kRowThreads)
     store_codes(out + i, values[v], inverse);
   }
   if (threadIdx.x == 0) scales[blockIdx.x] = scale;
-}
-
-// As activate(), but for float's last bits, in a quarter of the instructions, which would bind the kernel below.
-__device__ __forceinline__ float activate_fast(Gate gate, float x) {
-  if (gate != Gate::kSilu) return activate(gate, x);
-  float exponential;
-  float inverse;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(exponential) : "f"(x * -1.4426950408889634f));
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1.0f + exponential));
-  return x * inverse;
 }
 
 // The larger in size of both places.
@@ -195,7 +186,8 @@ __global__ void __launch_bounds__(kRowThreads, 2)
     for (int j = 0; j < 4; ++j) {
       const float2 from = unpack_pair<T>(values[v].v[j]);
       const float2 factor = unpack_pair<T>(factors[v].v[j]);
-      values[v].v[j] = pack_pair<T>(activate_fast(gate, from.x) * factor.x, activate_fast(gate, from.y) * factor.y);
+      values[v].v[j] =
+          pack_pair<T>(activate(gate, kDTypeOf<T>, from.x) * factor.x, activate(gate, kDTypeOf<T>, from.y) * factor.y);
       largest_pair = larger(T(), largest_pair, values[v].v[j]);
     }
     *reinterpret_cast<Words*>(y_row + i) = values[v];
@@ -268,6 +260,7 @@ __global__ void __launch_bounds__(kRowThreads)
   const int num_threads = static_cast<int>(blockDim.x);
   const int thread = static_cast<int>(threadIdx.x);
   let_next_start();
+  const NormWeights weights(norm_weight, out.k);
   wait_for_previous();
   out.token = static_cast<int>(blockIdx.x);
   const T* row = x.data + out.token * x.token_stride;
@@ -296,11 +289,11 @@ __global__ void __launch_bounds__(kRowThreads)
     if (column < out.k) {
 #pragma unroll
       for (int j = 0; j < 8; j += 4) {
-        const float4 weight = *reinterpret_cast<const float4*>(norm_weight + column + j);
-        const float weights[4] = {weight.x, weight.y, weight.z, weight.w};
+        const float4& weight = weights.of[v][j / 4];
+        const float four[4] = {weight.x, weight.y, weight.z, weight.w};
 #pragma unroll
         for (int l = 0; l < 4; ++l) {
-          values[v].v[j + l] = from_float<T>(to_float(values[v].v[j + l]) * factor * weights[l]);
+          values[v].v[j + l] = from_float<T>(to_float(values[v].v[j + l]) * factor * four[l]);
         }
       }
     }
