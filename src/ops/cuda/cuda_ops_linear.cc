@@ -90,8 +90,8 @@ void CudaOps::norm_gated_linear(OpContext& context, TensorView y, ConstTensorVie
   CHECK(x.size(1) == weight.k);
   if (!forced_kernel("linear").empty()) return Ops::norm_gated_linear(context, y, x, norm, weight, bias, activation);
   if (is_strict_) return strict_gated_linear(context, call, activation);
-  if (cuda::accepts_gated_gemv(call)) return cuda::linear_gemv(call);
   if (cuda::accepts_gated_gemv_tokens(call)) return cuda::linear_gemv_tokens(call);
+  if (cuda::accepts_gated_gemv(call)) return cuda::linear_gemv(call);
   if (cuda::accepts_gated_gemv_integer(call)) return cuda::linear_gemv_integer(call);
   if (cuda::accepts_gated_int8(call)) return cuda::linear_int8(call);
   const bool takes_norm =

@@ -16,8 +16,8 @@ bool accepts_any(const Call&) {
 }
 
 constexpr KernelRow<LinearCall> kLinearRows[] = {
-    {"gemv", accepts_gemv, linear_gemv, "gemv"},
     {"gemv_tokens", accepts_gemv_tokens, linear_gemv_tokens, "gemv_tokens"},
+    {"gemv", accepts_gemv, linear_gemv, "gemv"},
     {"even_rows", accepts_even_rows, linear_even_rows, "decode"},
     {"gemv_integer", accepts_gemv_integer, linear_gemv_integer, "gemv"},
     {"few_tokens", accepts_few_tokens, linear_few_tokens, "decode"},

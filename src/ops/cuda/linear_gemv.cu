@@ -1,4 +1,4 @@
-// The row `gemv`: one token, float weights of its dtype; and the fused forms that a decoder's layer wants of it: the
+// The row `gemv`: one token, weights of 8 bits, or of its dtype where `gemv_tokens` does not fit; and the fused forms that a decoder's layer wants of it: the
 // norm of the input before, the gated activation behind.
 //
 // A block is k / (E S) threads, E the weights in 16 bytes; thread i holds the inputs E i .. of each of S slices of k in
@@ -264,8 +264,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) gemv_kernel(Args args) {
         float up = sum_of(lane % kOutputs + R / 2);
         if constexpr (kHasCodes) up *= args.scales[output + num_outputs] * input_scale;
         if (args.bias != nullptr) up += args.bias[output + num_outputs];
-        constexpr DType kDType = std::is_same_v<T, bf16> ? DType::kBF16 : DType::kF16;
-        static_cast<T*>(args.y)[output] = from_float<T>(gated(args.gate, kDType, sum, up));
+        static_cast<T*>(args.y)[output] = from_float<T>(gated(args.gate, kDTypeOf<T>, sum, up));
       } else if (args.is_y_float) {
         if (args.residual != nullptr) sum += static_cast<const float*>(args.residual)[output];
         static_cast<float*>(args.y)[output] = sum;

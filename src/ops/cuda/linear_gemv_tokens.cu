@@ -1,5 +1,5 @@
-// The row `gemv_tokens`: 2 to 16 tokens, 16-bit weights of their dtype, with the norm of the input before and the gated
-// activation behind, as `gemv` does for one.
+// The row `gemv_tokens`: up to 16 tokens, 16-bit weights of their dtype, with the norm of the input before and the
+// gated activation behind.
 //
 // Blocks stay, one a multiprocessor, and take 16 weight rows at a time, every blocks-th batch of 16, so that work is
 // spread evenly. A warp has a slice of k, S steps of 32. The tokens of its slice are in registers, as the operand of
@@ -279,8 +279,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32, 1) gemv_tokens_kernel(const Ar
     const int64_t at = token * args.y_stride + output;
     if constexpr (IsGated) {
       if (args.bias != nullptr) up += args.bias[output + num_outputs];
-      constexpr DType kDType = std::is_same_v<T, bf16> ? DType::kBF16 : DType::kF16;
-      static_cast<T*>(args.y)[at] = from_float<T>(gated(args.gate, kDType, sum, up));
+      static_cast<T*>(args.y)[at] = from_float<T>(gated(args.gate, kDTypeOf<T>, sum, up));
     } else if (args.is_y_float) {
       static_cast<float*>(args.y)[at] = sum + residual;
     } else {
@@ -401,7 +400,7 @@ bool accepts_gemv_tokens(const LinearCall& call) {
   const Weight& weight = call.weight;
   const DType dtype = call.x.dtype();
   const int64_t num_tokens = call.x.size(0);
-  if (dtype == DType::kF32 || num_tokens < 2 || num_tokens > kMaxTokens || call.offsets.is_given() ||
+  if (dtype == DType::kF32 || num_tokens < 1 || num_tokens > kMaxTokens || call.offsets.is_given() ||
       weight.num_experts != 1 || weight.layout != Layout::kCudaPlanes) {
     return false;
   }
