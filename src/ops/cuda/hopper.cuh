@@ -42,6 +42,11 @@ __device__ __forceinline__ void fence_async_proxy() {
 
 // ---- Bulk tensor copies ---------------------------------------------------------------------------------------------
 
+// The map is on its way before the first copy wants it.
+__device__ __forceinline__ void prefetch_map(const CUtensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
 struct Coordinates4 {
   int x;
   int y;

@@ -2,7 +2,7 @@
 // wants it.
 //
 // Weight rows are spread evenly over the multiprocessors: a block, one a multiprocessor, has N of them and all of k, so
-// that no block waits for sums of another (where there are more rows than 256 a block, it takes several such tiles in
+// that no block waits for sums of another (where there are more rows than 112 a block, it takes several such tiles in
 // turn). The copy engine brings a stage of k at a time, N rows of weights and the tokens, and a block keeps some 200 KB
 // on their way. One warpgroup multiplies: tokens are the 64 rows of tensor core products (wgmma), weights their
 // columns; tokens that are not there are whatever lies in memory, since rows of a product do not meet.
@@ -13,7 +13,6 @@
 
 #include <algorithm>
 #include <span>
-#include <type_traits>
 
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/linear_few_tokens.cuh"
@@ -36,8 +35,10 @@ constexpr int kConsumers = 128;
 constexpr int kThreads = kConsumers + 32;
 constexpr int kRingBytes = 216 * 1024;
 constexpr int kMaxStages = 16;
-// A stage has as many boxes of k as that holds, up to 4: each stage has its costs.
+// Each stage has its costs: of few rows it has up to 4 boxes of k, as many as that holds. The first and the last one
+// are waited for with nothing else to do: of many rows it has one box.
 constexpr int kMostStageBytes = 48 * 1024;
+constexpr int kManyRows = 80;
 
 struct Args {
   Output output;
@@ -68,6 +69,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int outputs_of_tile = is_gated ? N / 2 : N;
   const int first_tile = static_cast<int>(blockIdx.x);
   const int num_blocks = static_cast<int>(gridDim.x);
+  if (static_cast<int>(threadIdx.x) == kConsumers) prefetch_map(&w_map);
   init_ring(full, empty, kConsumers / 32);
   let_next_start();
   __syncthreads();
@@ -177,13 +179,12 @@ __global__ void __launch_bounds__(kThreads, 1)
         parity ^= 1u;
       }
     }
-    // The residual is asked for while the last products run, where registers allow it.
-    constexpr bool kIsEarly = N <= 128;
-    constexpr int kWords = kIsEarly ? N / 8 : 1;
+    // The residual is asked for while the last products run.
+    constexpr int kWords = N / 8;
     const int first_output = tile * outputs_of_tile + 2 * (lane % 4);
     const bool has_residual = output.residual != nullptr;
     uint32_t residual[2][kWords];
-    if (kIsEarly && has_residual && output.y_dtype != DType::kF32) {
+    if (has_residual && output.y_dtype != DType::kF32) {
 #pragma unroll
       for (int i = 0; i < 2 * kWords; ++i) {
         const int token = first_token + i / kWords * 8;
@@ -214,11 +215,10 @@ __global__ void __launch_bounds__(kThreads, 1)
         }
       }
       if (is_gated) {
-        constexpr DType kDType = std::is_same_v<T, bf16> ? DType::kBF16 : DType::kF16;
 #pragma unroll
         for (int i = 0; i < 2 * (N / 16); ++i) {
           float& gate = sums[4 * (i / 2) + i % 2];
-          gate = gated(output.gate, kDType, gate, sums[4 * (i / 2 + N / 16) + i % 2]);
+          gate = gated(output.gate, kDTypeOf<T>, gate, sums[4 * (i / 2 + N / 16) + i % 2]);
         }
       }
       const int64_t at = token * output.residual_stride;
@@ -244,8 +244,7 @@ __global__ void __launch_bounds__(kThreads, 1)
           if (j >= num_pairs || out >= output.num_outputs) break;
           float2 sum = {sums[4 * j], sums[4 * j + 1]};
           if (has_residual) {
-            const float2 other = kIsEarly ? unpack_pair<T>(residual[0][j % kWords])
-                                          : few::load_pair(output.residual, output.y_dtype, at + out);
+            const float2 other = unpack_pair<T>(residual[0][j]);
             sum = {sum.x + other.x, sum.y + other.y};
           }
           *reinterpret_cast<uint32_t*>(row + out) = pack_pair<T>(sum.x, sum.y);
@@ -255,7 +254,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       for (int j = 0; j < N / 8; ++j) {
         sums[4 * j] = sums[4 * j + 2];
         sums[4 * j + 1] = sums[4 * j + 3];
-        residual[0][j % kWords] = residual[1][j % kWords];
+        residual[0][j] = residual[1][j];
       }
     }
   }
@@ -305,52 +304,43 @@ void launch(const LinearCall& call) {
                                dim3(kThreads), kSharedBytes, w_map, x_map, args);
 }
 
-template <typename T, int N>
-void launch_tile(const LinearCall& call) {
-  constexpr int kMostWidth = N <= 64 ? 4 : N <= 128 ? 2 : 1;
-  if constexpr (kMostWidth * (N + kTokens) * kBoxBytes > kMostStageBytes) {
-    if (kMostWidth * (N + token_rows_of(call.x.size(0))) * kBoxBytes > kMostStageBytes) {
-      return launch<T, N, kMostWidth / 2>(call);
+template <typename T, int N, int Width = N<kManyRows ? 4 : 1> void launch_stage(const LinearCall& call) {
+  if constexpr (Width > 1 && Width * (N + kTokens) * kBoxBytes > kMostStageBytes) {
+    if (Width * (N + token_rows_of(call.x.size(0))) * kBoxBytes > kMostStageBytes) {
+      return launch_stage<T, N, Width / 2>(call);
     }
   }
-  launch<T, N, kMostWidth>(call);
+  launch<T, N, Width>(call);
 }
 
-constexpr int kTileRows[] = {16, 32, 48, 64, 96, 128, 160, 192, 224, 256};
+constexpr int kTileRows[] = {112, 96, 80, 64, 48, 32, 16};
 
-// The fewest rows a tile with which every block has as few tiles as can be.
+// With which the blocks that have most have least to do; a tile costs as much as some rows beside its own.
 int tile_rows_of(int64_t num_rows) {
-  const int64_t blocks = num_multiprocessors();
-  const int64_t most = ceil_div<int64_t>(num_rows, blocks * std::end(kTileRows)[-1]);
-  for (const int rows : kTileRows) {
-    if (ceil_div<int64_t>(num_rows, rows) <= blocks * most) return rows;
-  }
-  return std::end(kTileRows)[-1];
+  constexpr int kRowsOfTile = 8;
+  const auto cost = [&](int rows) {
+    return ceil_div<int64_t>(ceil_div<int64_t>(num_rows, rows), num_multiprocessors()) * (rows + kRowsOfTile);
+  };
+  return *std::min_element(std::begin(kTileRows), std::end(kTileRows), [&](int a, int b) { return cost(a) < cost(b); });
 }
 
 template <typename T>
 void launch_any(const LinearCall& call) {
   switch (tile_rows_of(call.weight.n)) {
     case 16:
-      return launch_tile<T, 16>(call);
+      return launch_stage<T, 16>(call);
     case 32:
-      return launch_tile<T, 32>(call);
+      return launch_stage<T, 32>(call);
     case 48:
-      return launch_tile<T, 48>(call);
+      return launch_stage<T, 48>(call);
     case 64:
-      return launch_tile<T, 64>(call);
+      return launch_stage<T, 64>(call);
+    case 80:
+      return launch_stage<T, 80>(call);
     case 96:
-      return launch_tile<T, 96>(call);
-    case 128:
-      return launch_tile<T, 128>(call);
-    case 160:
-      return launch_tile<T, 160>(call);
-    case 192:
-      return launch_tile<T, 192>(call);
-    case 224:
-      return launch_tile<T, 224>(call);
+      return launch_stage<T, 96>(call);
     default:
-      return launch_tile<T, 256>(call);
+      return launch_stage<T, 112>(call);
   }
 }
 
@@ -372,9 +362,9 @@ bool accepts_even_rows(const LinearCall& call) {
   // Of many tokens and rows the gate behind the product is what pays: without, cuBLASLt takes 57.4 instead of 59.4 us
   // for 64 tokens of 28,672 x 4,096, and 251 instead of 261 for 128,256 (H200).
   constexpr int64_t kManyTokens = 17;
-  constexpr int64_t kManyRows = 16'384;
+  constexpr int64_t kManyOutputs = 16'384;
   const int64_t num_tokens = call.x.size(0);
-  if (call.gate == Gate::kNone && num_tokens >= kManyTokens && call.weight.n > kManyRows) return false;
+  if (call.gate == Gate::kNone && num_tokens >= kManyTokens && call.weight.n > kManyOutputs) return false;
   return num_tokens >= 1 && num_tokens <= kTokens && fits_even_rows(call);
 }
 

@@ -26,12 +26,11 @@ __device__ __forceinline__ void wgmma_tokens(float (&d)[N / 2], uint64_t a, uint
                  : "l"(a), "l"(b), "r"(static_cast<int>(adds)));                                                       \
   }
 // Where weights are the columns.
-#define QUIRE_WGMMA_MORE(W, TYPE, K, FLAGS)                         \
-  QUIRE_WGMMA(W, TYPE, K, 48, 24, "%24, %25", "%26", FLAGS)         \
-  QUIRE_WGMMA(W, TYPE, K, 96, 48, "%48, %49", "%50", FLAGS)         \
-  QUIRE_WGMMA(W, TYPE, K, 160, 80, "%80, %81", "%82", FLAGS)        \
-  QUIRE_WGMMA(W, TYPE, K, 192, 96, "%96, %97", "%98", FLAGS)        \
-  QUIRE_WGMMA(W, TYPE, K, 224, 112, "%112, %113", "%114", FLAGS)
+#define QUIRE_WGMMA_MORE(W, TYPE, K, FLAGS)                  \
+  QUIRE_WGMMA(W, TYPE, K, 48, 24, "%24, %25", "%26", FLAGS) \
+  QUIRE_WGMMA(W, TYPE, K, 80, 40, "%40, %41", "%42", FLAGS) \
+  QUIRE_WGMMA(W, TYPE, K, 96, 48, "%48, %49", "%50", FLAGS) \
+  QUIRE_WGMMA(W, TYPE, K, 112, 56, "%56, %57", "%58", FLAGS)
 #define QUIRE_WGMMA_ALL(W, TYPE, K, FLAGS)                          \
   QUIRE_WGMMA(W, TYPE, K, 8, 4, "%4, %5", "%6", FLAGS)              \
   QUIRE_WGMMA(W, TYPE, K, 16, 8, "%8, %9", "%10", FLAGS)            \

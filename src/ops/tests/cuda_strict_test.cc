@@ -23,7 +23,9 @@ struct LinearKind {
   double tolerance = 1e-5;   // of the whole, relative: what is multiplied has been rounded
   WeightQuantization quantization = WeightQuantization::kNone;
 
-  bool is_large() const { return n > 1000; }  // the fused forms are left to the others
+  bool is_fused = false;  // many rows, and yet with the norm before and the gate behind
+
+  bool has_fused_forms() const { return n <= 1000 || is_fused; }
 
   std::string text() const {
     const char* const quantized = quantization == WeightQuantization::kF8   ? " as e4m3"
@@ -41,7 +43,7 @@ std::vector<LinearKind> linear_kinds() {
   const FormatId bf16 = FormatId::kBF16;
   const DType x = DType::kBF16;
   std::vector<LinearKind> kinds = {
-      // k that does and does not divide into boxes; rows of a block from 16 to 256, several tiles a block; tiles of 256
+      // k that does and does not divide into boxes; tiles of 16 to 112 rows, several a block; tiles of 256
       // tokens; cuBLASLt where it has the same bits.
       {bf16, x, 160, 200},
       {bf16, x, 176, 4104},
@@ -54,6 +56,13 @@ std::vector<LinearKind> linear_kinds() {
       {bf16, x, 28672, 256, 130},
       {bf16, x, 34000, 320, 130},
       {FormatId::kF16, DType::kF16, 176, 4104},
+      // Norms of 4, 11 and 16 warps; gates of every number of rows a tile.
+      {bf16, x, 160, 1024},
+      {FormatId::kF16, DType::kF16, 672, 2816},
+      {bf16, x, 176, 4096},
+      {.format = bf16, .dtype = x, .n = 6144, .k = 1280, .num_tokens = 70, .is_fused = true},
+      {.format = bf16, .dtype = x, .n = 28672, .k = 1024, .num_tokens = 20, .is_fused = true},
+      {.format = bf16, .dtype = x, .n = 34048, .k = 1024, .num_tokens = 20, .is_fused = true},
       {bf16, x, 160, 208, 300, 0.05, kF8},
       {bf16, x, 176, 4112, 300, 0.05, kF8},
       {bf16, x, 4096, 2048, 300, 0.05, kF8},
@@ -184,7 +193,7 @@ TEST_P(CudaStrictLinear, TheNumberOfTokensChangesNoBit) {
   SCOPED_TRACE(kind.text());
   StrictLinear linear(*gpu, kind, 100 + GetParam());
   std::vector<Form> forms = {Form::kPlain, Form::kResidual};
-  if (!kind.is_large()) {
+  if (kind.has_fused_forms()) {
     forms.push_back(Form::kNorm);
     if (kind.n % 2 == 0) forms.insert(forms.end(), {Form::kGated, Form::kNormGated});
   }
@@ -199,7 +208,7 @@ TEST_P(CudaStrictLinear, TheNumberOfTokensChangesNoBit) {
       if (form == Form::kPlain && y_dtype == DType::kF32 && kind.dtype != DType::kF32) {
         EXPECT_LE(linear.error(whole), kind.tolerance);
       }
-      for (const int64_t count : {1, 2, 7, 16, 17, 33, 64, 65, 128, 130, 256, 257}) {
+      for (const int64_t count : {1, 2, 7, 8, 9, 16, 17, 33, 64, 65, 128, 130, 256, 257}) {
         if (count > kind.num_tokens) break;
         for (const int64_t first : {int64_t{0}, kind.num_tokens - count, (kind.num_tokens - count) / 2}) {
           EXPECT_TRUE(same_bits(linear.run(form, y_dtype, first, count), whole, first, size))
