@@ -2,12 +2,14 @@
 // a layer.
 //   cuda_decoder_bench [bf16|fp8|int4_g128|q4_k|...] [layers] [lengths...]
 //     of one token: all at once, op by op, and op by op with rotation and page writes apart from attention
-//   cuda_decoder_bench sequences NUMBER [format] [layers] [lengths...]
-//     of a token each of so many sequences: op by op, the same without one of the ops, and each op by itself
+//   cuda_decoder_bench [strict] sequences NUMBER [format] [layers] [lengths...]
+//     of a token each of so many sequences, or as under --sameness strict: op by op, the same without one of the ops,
+//     and each op by itself
 #include <cstdio>
 #include <cstring>
 #include <string>
 
+#include "ops/attention_parts.h"
 #include "ops/tests/cuda_decoder_stack.h"
 
 namespace quire {
@@ -60,13 +62,13 @@ StackCase stack_case(const std::string& format, int num_layers, int length) {
   return c;
 }
 
-std::unique_ptr<Gpu> create_gpu(const std::string& format) {
-  return Gpu::create({{"decoder_step", "on"}}, Compute::kAuto,
-                     format == "fp8" ? WeightQuantization::kF8 : WeightQuantization::kNone);
+std::unique_ptr<Gpu> create_gpu(const std::string& format, bool is_strict) {
+  return Gpu::create({{"decoder_step", is_strict ? "off" : "on"}}, Compute::kAuto,
+                     format == "fp8" ? WeightQuantization::kF8 : WeightQuantization::kNone, is_strict);
 }
 
 void run(const std::string& format, int num_layers, int length) {
-  const std::unique_ptr<Gpu> gpu = create_gpu(format);
+  const std::unique_ptr<Gpu> gpu = create_gpu(format, false);
   if (gpu == nullptr) return;
   TestRandom random(5);
   const StackCase c = stack_case(format, num_layers, length);
@@ -119,6 +121,7 @@ class Sequences {
     host_query_starts_.resize(static_cast<size_t>(n_) + 1);
     std::iota(host_query_starts_.begin(), host_query_starts_.end(), 0);
     host_lengths_.assign(static_cast<size_t>(n_), c.length);
+    host_is_prompt_.assign(static_cast<size_t>(n_), kDrawn);
     page_table_ = gpu.upload(order);
     slots_ = gpu.upload(slots);
     query_starts_ = gpu.upload(host_query_starts_);
@@ -130,7 +133,8 @@ class Sequences {
               .page_table = ConstTensorView(page_table_.data(), DType::kI32, {n_, pages_each}),
               .slots = ConstTensorView(slots_.data(), DType::kI64, {n_}),
               .host_query_starts = host_query_starts_,
-              .host_context_lengths = host_lengths_};
+              .host_context_lengths = host_lengths_,
+              .host_is_prompt = host_is_prompt_};
     plan_ = layers_.make_plan(batch_);
     kv_ = layers_.layer_kv(pages_.data(), num_pages);
   }
@@ -160,12 +164,13 @@ class Sequences {
   DeviceBuffer lengths_;
   std::vector<int32_t> host_query_starts_;
   std::vector<int32_t> host_lengths_;
+  std::vector<uint8_t> host_is_prompt_;
   AttentionBatch batch_;
   std::unique_ptr<AttentionPlan> plan_;
 };
 
-void run_sequences(int num_sequences, const std::string& format, int num_layers, int length) {
-  const std::unique_ptr<Gpu> gpu = create_gpu(format);
+void run_sequences(int num_sequences, bool is_strict, const std::string& format, int num_layers, int length) {
+  const std::unique_ptr<Gpu> gpu = create_gpu(format, is_strict);
   if (gpu == nullptr) return;
   TestRandom random(5);
   Sequences sequences(*gpu, random, stack_case(format, num_layers, length), num_sequences);
@@ -183,13 +188,19 @@ void run_sequences(int num_sequences, const std::string& format, int num_layers,
               {"gate_up", StackLayers::kGateUp},
               {"down", StackLayers::kDown}};
   const double all = time(kAll);
-  std::printf("%-10s %3d sequences, keys %6d: %7.2f us a layer, all but attention %7.2f; an op in the chain (alone)",
-              format.c_str(), num_sequences, length, all, time(kAll & ~unsigned{StackLayers::kAttention}));
+  std::printf("%-10s %s%3d sequences, keys %6d: %7.2f us a layer, all but attention %7.2f; an op in the chain (alone)",
+              format.c_str(), is_strict ? "strict " : "", num_sequences, length, all,
+              time(kAll & ~unsigned{StackLayers::kAttention}));
   for (const auto& op : kOps) std::printf(" %s %5.2f (%5.2f)", op.name, all - time(kAll & ~op.op), time(op.op));
   std::printf("\n");
 }
 
 int run_all(int argc, char** argv) {
+  const bool is_strict = argc > 1 && std::strcmp(argv[1], "strict") == 0;
+  if (is_strict) {
+    --argc;
+    ++argv;
+  }
   const bool has_sequences = argc > 2 && std::strcmp(argv[1], "sequences") == 0;
   const int num_sequences = has_sequences ? std::stoi(argv[2]) : 1;
   const int first = has_sequences ? 3 : 1;
@@ -200,7 +211,7 @@ int run_all(int argc, char** argv) {
   if (lengths.empty()) lengths.push_back(has_sequences ? 1024 : 200);
   for (const int length : lengths) {
     if (has_sequences) {
-      run_sequences(num_sequences, format, num_layers, length);
+      run_sequences(num_sequences, is_strict, format, num_layers, length);
     } else {
       run(format, num_layers, length);
     }
