@@ -4,27 +4,30 @@ namespace quire::app {
 
 WeightKind weight_kind(FormatId format) {
   if (format == FormatId::kBF16) return WeightKind::kBF16;
+  if (format == FormatId::kF16) return WeightKind::kF16;
   return quant_format(format).is_float ? WeightKind::kOtherFloat : WeightKind::kInteger;
 }
 
 WeightKind main_weight_kind(const TensorSource& tensors) {
-  int64_t num_bytes[3] = {};
+  int64_t num_bytes[4] = {};
   for (const SourceTensor& tensor : tensors.tensors()) {
     if (!tensor.format.has_value()) continue;
     num_bytes[static_cast<int>(weight_kind(*tensor.format))] += static_cast<int64_t>(tensor.data.size());
   }
-  const int64_t num_integer_bytes = num_bytes[static_cast<int>(WeightKind::kInteger)];
-  const int64_t num_bf16_bytes = num_bytes[static_cast<int>(WeightKind::kBF16)];
-  const int64_t num_other_bytes = num_bytes[static_cast<int>(WeightKind::kOtherFloat)];
-  if (num_integer_bytes > num_bf16_bytes + num_other_bytes) return WeightKind::kInteger;
-  return num_bf16_bytes > num_other_bytes ? WeightKind::kBF16 : WeightKind::kOtherFloat;
+  const auto bytes_of = [&](WeightKind kind) { return num_bytes[static_cast<int>(kind)]; };
+  const int64_t num_bf16_bytes = bytes_of(WeightKind::kBF16);
+  const int64_t num_f16_bytes = bytes_of(WeightKind::kF16);
+  const int64_t num_other_bytes = bytes_of(WeightKind::kOtherFloat);
+  if (bytes_of(WeightKind::kInteger) > num_bf16_bytes + num_f16_bytes + num_other_bytes) return WeightKind::kInteger;
+  if (num_bf16_bytes > num_f16_bytes + num_other_bytes) return WeightKind::kBF16;
+  return num_f16_bytes > num_other_bytes ? WeightKind::kF16 : WeightKind::kOtherFloat;
 }
 
 Compute choose_compute(std::string_view flag, DeviceKind device, WeightKind kind) {
   if (flag == "f32") return Compute::kF32;
   if (device == DeviceKind::kCuda) return Compute::kAuto;
   if (flag == "bf16") return Compute::kBF16;
-  return kind == WeightKind::kOtherFloat ? Compute::kF32 : Compute::kAuto;
+  return kind == WeightKind::kF16 || kind == WeightKind::kOtherFloat ? Compute::kF32 : Compute::kAuto;
 }
 
 ModelArithmetic model_arithmetic(Compute compute, WeightKind kind) {

@@ -10,7 +10,7 @@
 namespace quire::app {
 
 // What most bytes of a model are.
-enum class WeightKind : uint8_t { kInteger, kBF16, kOtherFloat };
+enum class WeightKind : uint8_t { kInteger, kBF16, kF16, kOtherFloat };
 
 WeightKind weight_kind(FormatId format);
 WeightKind main_weight_kind(const TensorSource& tensors);

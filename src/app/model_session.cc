@@ -8,11 +8,13 @@
 #include "app/load_quantization.h"
 #include "app/model_hash.h"
 #include "app/model_path.h"
+#include "app/sameness.h"
 #include "app/tokenizer_metadata.h"
 #include "app/tune_file.h"
 #include "base/cpu_info.h"
 #include "base/mapped_file.h"
 #include "engine/memory_plan.h"
+#include "models/config_parser.h"
 #include "models/load_model.h"
 #include "ops/backends.h"
 #include "server/sampling_defaults.h"
@@ -53,7 +55,6 @@ BackendOptions backend_options(const EngineFlags& flags, Compute compute) {
   }
   options.num_threads = flags.num_threads;
   options.compute = compute;
-  options.is_strict = flags.sameness == "strict";
   if (flags.quantization == "fp8") options.weight_quantization = WeightQuantization::kF8;
   if (flags.quantization == "int8") options.weight_quantization = WeightQuantization::kI8;
   for (const std::string& forced : flags.kernels) {
@@ -77,12 +78,21 @@ TunedChoices load_tuning(const TuningKey& key, Console& console) {
   return std::move(choices).value();
 }
 
-// A GPU with what was tuned for it, unless that is about to be measured anew.
-Result<std::unique_ptr<Ops>> create_gpu_ops(BackendOptions options, bool is_tuning, Console& console) {
+// A GPU with what was tuned for it, unless that is about to be measured anew. What was tuned has orders of sums of its
+// own: `sameness` becomes kOff where it was left to us.
+Result<std::unique_ptr<Ops>> create_gpu_ops(BackendOptions options, Sameness& sameness, bool is_tuning,
+                                            Console& console) {
   const Result<std::string> gpu = gpu_of_tuning(options.device_index);
   options.is_tuning = is_tuning;
-  if (!gpu.is_ok() || is_tuning || options.is_strict) return create_ops(options);
+  if (is_tuning && sameness == Sameness::kInBatches) sameness = Sameness::kOff;
+  options.is_strict = sameness != Sameness::kOff;
+  if (!gpu.is_ok() || is_tuning || sameness == Sameness::kStrict) return create_ops(options);
   options.tuned_products = load_tuning(tuning_key(gpu.value()), console).products;
+  if (!options.tuned_products.empty() && sameness == Sameness::kInBatches) {
+    console.info("products as tuned: the last bits of an answer may depend on what runs beside it (--sameness strict)");
+    sameness = Sameness::kOff;
+    options.is_strict = false;
+  }
   Result<std::unique_ptr<Ops>> ops = create_ops(options);
   if (ops.is_ok() || options.tuned_products.empty() || ops.status().code() != StatusCode::kInvalidArgument) return ops;
   console.warn("products are multiplied as usual: " + ops.status().message());
@@ -91,14 +101,14 @@ Result<std::unique_ptr<Ops>> create_gpu_ops(BackendOptions options, bool is_tuni
 }
 
 // What the flags name; where they name nothing, a GPU if there is one that this build can use, else the CPU.
-Result<std::unique_ptr<Ops>> choose_ops(const EngineFlags& flags, WeightKind weights, const SessionOptions& session,
-                                        Console& console) {
+Result<std::unique_ptr<Ops>> choose_ops(const EngineFlags& flags, WeightKind weights, Sameness& sameness,
+                                        const SessionOptions& session, Console& console) {
   const Compute of_gpu = choose_compute(flags.compute, DeviceKind::kCuda, weights);
-  if (wants_cuda(flags)) return create_gpu_ops(backend_options(flags, of_gpu), session.is_tuning, console);
+  if (wants_cuda(flags)) return create_gpu_ops(backend_options(flags, of_gpu), sameness, session.is_tuning, console);
   if (names_no_device(flags) && has_cuda_backend()) {
     BackendOptions options = backend_options(flags, of_gpu);
     options.kind = BackendKind::kCuda;
-    Result<std::unique_ptr<Ops>> ops = create_gpu_ops(options, session.is_tuning, console);
+    Result<std::unique_ptr<Ops>> ops = create_gpu_ops(options, sameness, session.is_tuning, console);
     const StatusCode code = ops.status().code();
     if (code != StatusCode::kUnavailable && code != StatusCode::kUnimplemented) return ops;
     console.info("computing on the CPU: " + ops.status().message());
@@ -122,12 +132,14 @@ std::optional<DType> parse_float_dtype(const std::string& name) {
 
 constexpr int kMostSamplingThreads = 8;
 
-EngineOptions engine_options(const EngineFlags& flags, Compute compute, const Ops& ops, const Tokenizer* tokenizer) {
+EngineOptions engine_options(const EngineFlags& flags, Compute compute, Sameness sameness, const Ops& ops,
+                             const Tokenizer* tokenizer) {
   EngineOptions options;
   if (ops.device().kind == DeviceKind::kCuda) {
     options.max_num_seqs = kDefaultSeqsOfGpu;
     options.max_num_batched_tokens = kDefaultBatchedTokensOfGpu;
-    options.is_strict = flags.sameness == "strict";
+    options.is_strict = sameness != Sameness::kOff;
+    options.shares_drawn_pages = sameness != Sameness::kStrict;
   }
   if (flags.max_num_seqs > 0) options.max_num_seqs = flags.max_num_seqs;
   if (flags.max_num_batched_tokens > 0) {
@@ -307,7 +319,9 @@ Result<ModelSession> open_model_session(const EngineFlags& given_flags, Console&
   const WeightKind weights = flags.quantization == "int8" ? WeightKind::kInteger
                              : has_own_format             ? weight_kind(*load_options.random_format)
                                                           : main_weight_kind(checkpoint.tensors());
-  ASSIGN_OR_RETURN(session.ops, choose_ops(flags, weights, options, console));
+  ASSIGN_OR_RETURN(const ParsedConfig parsed, parse_config(checkpoint));
+  Sameness sameness = choose_sameness(flags, weights, parsed.config);
+  ASSIGN_OR_RETURN(session.ops, choose_ops(flags, weights, sameness, options, console));
   if (session.ops->device().kind == DeviceKind::kCpu) RETURN_IF_ERROR(check_supported_on_cpu(flags));
   if (checkpoint.has_tensors() && !has_own_format) {
     // Said before minutes of loading, not after.
@@ -328,8 +342,8 @@ Result<ModelSession> open_model_session(const EngineFlags& given_flags, Console&
   }
   const bool is_on_cpu = session.ops->device().kind == DeviceKind::kCpu;
   const Compute compute = choose_compute(flags.compute, session.ops->device().kind, weights);
-  EngineOptions of_engine =
-      engine_options(flags, compute, *session.ops, session.text != nullptr ? &session.text->tokenizer() : nullptr);
+  EngineOptions of_engine = engine_options(flags, compute, sameness, *session.ops,
+                                           session.text != nullptr ? &session.text->tokenizer() : nullptr);
   if (options.is_serving && is_on_cpu && flags.max_num_batched_tokens == 0) of_engine.max_num_batched_tokens = 0;
   if (options.needs_model_hash) of_engine.model_hash = hash_model(checkpoint);
   ASSIGN_OR_RETURN(session.engine, Engine::create(*session.ops, *session.model, of_engine));
@@ -337,9 +351,10 @@ Result<ModelSession> open_model_session(const EngineFlags& given_flags, Console&
   session.load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 
   const MemoryPlan& plan = session.engine->memory_plan();
-  console.info(fmt::format("{}: {}, weights {}, on {}, ready in {:.2f} s", name, session.model->config().architecture,
+  const bool tells_sameness = !is_on_cpu && sameness != Sameness::kOff;
+  console.info(fmt::format("{}: {}, weights {}, on {}{}, ready in {:.2f} s", name, session.model->config().architecture,
                            format_bytes(session.model->weight_bytes()), session.ops->description(),
-                           session.load_seconds));
+                           tells_sameness ? ", answers the same in any batch" : "", session.load_seconds));
   if (options.is_serving) {
     std::string table = plan.to_string();
     table +=

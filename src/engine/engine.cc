@@ -142,7 +142,8 @@ Status Engine::init() {
                                                            .group_windows = runner_->group_windows(),
                                                            .preemption = options_.preemption,
                                                            .costs = costs,
-                                                           .is_strict = options_.is_strict},
+                                                           .is_strict = options_.is_strict,
+                                                           .shares_drawn_pages = options_.shares_drawn_pages},
                                            pool_.get(), prefix_cache_.get(), swap_space_.get());
   sampler_ = std::make_unique<Sampler>(model_config.vocab_size, num_token_ids);
   if (options_.num_sampling_threads > 1) {

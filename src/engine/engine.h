@@ -57,6 +57,7 @@ struct EngineOptions {
   std::optional<DType> kv_dtype;  // none: f32 under Compute::kF32, else bf16 on the CPU and the model's dtype on a GPU
   Compute compute = Compute::kAuto;  // as the ops were made; likewise:
   bool is_strict = false;            // BackendOptions::is_strict, of a GPU
+  bool shares_drawn_pages = true;    // SchedulerConfig's
   bool has_prefix_cache = true;
   bool launches_ahead = true;  // on a GPU: a step that decodes before the one ahead of it has ended, where that can be
   // When pages run out, the newest sequence gives way: its pages go to the swap space, or its tokens are computed

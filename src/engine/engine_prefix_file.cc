@@ -73,7 +73,7 @@ std::string Engine::prefix_file_key() const {
   }
   out << "\nactivations: " << dtype_name(model_.activation_dtype()) << "\n";
   out << "compute: " << compute_name(options_.compute) << "\n";
-  out << "kernels: " << ops_.numerics() << "\n";
+  out << "kernels: " << ops_.numerics() << (options_.shares_drawn_pages ? "" : ", of prompts alone") << "\n";
   // Longrope's factors depend on the longest context that is served.
   out << "rope context: "
       << (config.rope.scaling == RopeScaling::kLongRope && options_.max_model_len > config.rope.original_context

@@ -203,14 +203,15 @@ TEST_P(Sameness, InPartsOrNot) {
   changed.is_strict = true;
   changed.max_num_batched_tokens = 200;
   changed.num_pages = 22;
-  for (const bool has_prefix_cache : {false, true}) {
-    changed.has_prefix_cache = has_prefix_cache;
+  for (const int64_t num_cached : {0, 192, 272}) {
+    changed.has_prefix_cache = num_cached > 0;
+    changed.shares_drawn_pages = num_cached > 192;
     Driver driver(checkpoint, changed);
     const int again = driver.add(main, 200, /*wants_prompt_logits=*/false);
     driver.run();
     const int next = driver.add(main, 280, /*wants_prompt_logits=*/false);
     driver.run();
-    EXPECT_EQ(driver.num_cached_tokens(next), has_prefix_cache ? 192 : 0);  // only what the first had of its prompt
+    EXPECT_EQ(driver.num_cached_tokens(next), num_cached);  // 192: only what the first had of its prompt
     std::vector<int> indices = {again, next};
     for (const int num_prompt : {100, 90, 10}) {
       indices.push_back(driver.add(main, num_prompt, /*wants_prompt_logits=*/false));

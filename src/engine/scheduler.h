@@ -40,9 +40,11 @@ struct SchedulerConfig {
   int max_passed_over = 256;
   int max_stalled_steps = 256;
   // Attention has one order of sums for tokens of prompts and one for drawn tokens, and what it gives must not depend
-  // on which of them are computed together: pages that drawn tokens are in are kept for nobody, and few of them are
-  // computed again in one step.
+  // on which of them are computed together: few drawn tokens are computed again in one step.
   bool is_strict = false;
+  // Whether pages that drawn tokens are in are kept: a later prompt that goes on from them finds them as they were
+  // drawn, not as it would compute them.
+  bool shares_drawn_pages = true;
 };
 
 class Scheduler {
@@ -125,7 +127,7 @@ class Scheduler {
   bool is_scheduled(const Sequence& sequence) const;
   // Of a sequence's tokens, those whose pages others may use, or which it may take from others.
   int64_t num_shareable_tokens(const Sequence& sequence) const {
-    return config_.is_strict ? sequence.num_prompt_tokens : sequence.num_tokens();
+    return config_.shares_drawn_pages ? sequence.num_tokens() : sequence.num_prompt_tokens;
   }
 
   bool reads_before(const Sequence& a, const Sequence& b) const;

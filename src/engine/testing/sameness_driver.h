@@ -26,6 +26,7 @@ struct Setting {
   BackendKind backend = BackendKind::kCpu;
   WeightQuantization weight_quantization = WeightQuantization::kNone;
   bool is_strict = false;
+  bool shares_drawn_pages = false;
   std::optional<FormatId> random_format = {};  // weights of this format, of the shapes that the checkpoint tells
   int num_threads = 1;
   int max_num_seqs = 8;
@@ -74,14 +75,16 @@ class Driver {
       for (const int window : runner_->group_windows()) shapes.push_back({window});
       cache_ = std::make_unique<PrefixCache>(pool_.get(), setting.page_size, shapes);
     }
-    scheduler_ = std::make_unique<Scheduler>(SchedulerConfig{.max_num_seqs = config.max_num_seqs,
-                                                             .max_num_batched_tokens = config.max_num_batched_tokens,
-                                                             .max_logit_rows = config.max_logit_rows,
-                                                             .max_model_len = runner_->memory_plan().max_model_len,
-                                                             .page_size = setting.page_size,
-                                                             .group_windows = runner_->group_windows(),
-                                                             .is_strict = setting.is_strict},
-                                             pool_.get(), cache_.get());
+    scheduler_ = std::make_unique<Scheduler>(
+        SchedulerConfig{.max_num_seqs = config.max_num_seqs,
+                        .max_num_batched_tokens = config.max_num_batched_tokens,
+                        .max_logit_rows = config.max_logit_rows,
+                        .max_model_len = runner_->memory_plan().max_model_len,
+                        .page_size = setting.page_size,
+                        .group_windows = runner_->group_windows(),
+                        .is_strict = setting.is_strict,
+                        .shares_drawn_pages = setting.shares_drawn_pages || !setting.is_strict},
+        pool_.get(), cache_.get());
   }
 
   // A sequence that reads the first `num_prompt_tokens` of `tokens` as its prompt and generates the rest.
