@@ -4,8 +4,8 @@
     python compare_greedy.py smollm2 'quire generate MODEL.gguf --compute f32'      prompts given as ids
     python compare_greedy.py smollm2 'quire generate MODEL.gguf --compute f32' --text      prompts given as text
 A prompt passes if all tokens are equal or the first difference stands where the golden's two best logits are less than
-0.002 apart (--close-call: under 16-bit floats 0.1 is fair). Also prints the largest difference of log-probabilities up
-to there. Exit code 1 if a prompt fails.
+0.002 apart (--close-call: under 16-bit floats 0.1 is fair). Also prints how far apart they stand there in the compared
+program, and the largest difference of log-probabilities up to there. Exit code 1 if a prompt fails.
 """
 import argparse
 import json
@@ -23,7 +23,7 @@ def run(command, golden, as_text):
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl", encoding="utf-8") as prompts:
         prompts.writelines(json.dumps({key: case[key]}) + "\n" for case in golden)
         prompts.flush()
-        flags = ["--max-tokens", "64", "--temperature", "0", "--ignore-eos", "--logprobs", "1", "--json"]
+        flags = ["--max-tokens", "64", "--temperature", "0", "--ignore-eos", "--logprobs", "2", "--json"]
         command = [*shlex.split(command), "--prompts", prompts.name, *flags]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if done.returncode:
@@ -57,7 +57,9 @@ def main():
             num_equal += 1
         elif at < len(choice["token_ids"]) and case["gaps"][at] < args.close_call:
             num_close += 1
-            print(f"prompt {result['index']}: differs at {at}, where the gap is {case['gaps'][at]:.2g}")
+            best = [other["logprob"] for other in choice["logprobs"][at]["top"]]
+            print(f"prompt {result['index']}: differs at {at}, where the gap is {case['gaps'][at]:.2g}, "
+                  f"here {best[0] - best[1]:.2g}")
         else:
             num_wrong += 1
             print(f"prompt {result['index']}: WRONG at {at} of {len(choice['token_ids'])}, gap {case['gaps'][at]:.2g}: "
