@@ -59,6 +59,13 @@ bool has_coded_body(const HttpRequest& request) {
   return false;
 }
 
+// How an answer of a handler's is told in the log.
+const char* reason_of_status(int status) {
+  if (status < 400) return "ok";
+  if (status >= 500) return "failed";
+  return status == 400 ? "bad_request" : "refused";
+}
+
 }  // namespace
 
 HttpConnectionContext::HttpConnectionContext(const HttpLimits& the_limits, HttpFrontDoor& door)
@@ -340,6 +347,7 @@ void HttpConnection::take_output() {
   }
   if (output.response.has_value()) {
     outcome_.status = output.response->status;
+    outcome_.reason = reason_of_status(outcome_.status);
     write(make_head(*output.response, false));
     if (!is_head_request_ && output.response->status != 204 && !output.response->body.empty()) {
       write(std::move(output.response->body));

@@ -96,6 +96,17 @@ TEST_F(HttpConnectionTest, OneAfterAnother) {
   EXPECT_EQ(context_->num_buffered_body_bytes.load(), 0);
 }
 
+TEST_F(HttpConnectionTest, TheReasonAgreesWithTheStatus) {
+  open();
+  const std::pair<int, std::string> cases[] = {{200, "ok"},      {400, "bad_request"}, {404, "refused"},
+                                               {429, "refused"}, {500, "failed"},      {503, "failed"}};
+  for (const auto& [status, reason] : cases) {
+    exchange(post("/slow", "{"));
+    door_.kept.back()->respond({.status = status});
+    EXPECT_EQ(door_.finished.back(), "/slow " + std::to_string(status) + ' ' + reason);
+  }
+}
+
 TEST_F(HttpConnectionTest, PipelinedRequestsAreAnsweredInOrder) {
   open();
   EXPECT_EQ(exchange(get("/slow") + post("/echo", "2") + get("/slow")), "");

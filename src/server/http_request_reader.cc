@@ -24,6 +24,14 @@ std::string_view view(beast::string_view text) {
   return {text.data(), text.size()};
 }
 
+constexpr size_t kVersionBytes = 8;  // "HTTP/1.1"
+
+bool is_http_version(std::string_view text) {
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  return text.size() == kVersionBytes && text.starts_with("HTTP/") && is_digit(text[5]) && text[6] == '.' &&
+         is_digit(text[7]);
+}
+
 struct PathAndQuery {
   std::string path;
   std::string query;
@@ -67,11 +75,12 @@ class HttpRequestReader::Parser : public http::basic_parser<true> {
       if (state_ == State::kBody && chunked() && bytes.size() - num_taken < kMinEndOfChunksBytes) break;
       const bool is_head = state_ == State::kHead;
       beast::error_code error;
-      const size_t taken = put({bytes.data() + num_taken, bytes.size() - num_taken}, error);
+      const std::string_view fed = bytes.substr(num_taken);
+      const size_t taken = put({fed.data(), fed.size()}, error);
       num_taken += taken;
       if (is_head) num_head_bytes_ += taken;
       if (error && error != http::error::need_more) {
-        fail_for(error);
+        fail_for(error, fed);
         break;
       }
       const size_t num_left = bytes.size() - num_taken;
@@ -123,10 +132,25 @@ class HttpRequestReader::Parser : public http::basic_parser<true> {
     error = http::error::bad_value;
   }
 
-  void fail_for(const beast::error_code& error) {
+  // `fed` is what the library was given when it found the error.
+  void fail_for(const beast::error_code& error, std::string_view fed) {
     if (error == http::error::header_limit) return fail(431, head_limit_message());
-    if (error == http::error::bad_version) return fail(505, "only HTTP/1.0 and HTTP/1.1 are spoken here");
+    if (error == http::error::bad_version) return fail_for_version(fed);
     fail(400, "this is not HTTP/1.1: " + error.message());
+  }
+
+  // The library calls all that may be wrong behind the target of a request line a bad version.
+  void fail_for_version(std::string_view request_line) {
+    const size_t version_begin = request_line.find(' ', request_line.find(' ') + 1) + 1;
+    const std::string_view version = request_line.substr(version_begin, kVersionBytes);
+    if (!is_http_version(version)) return fail(400, "this is not HTTP/1.1: the request line ends without a version");
+    if (version != "HTTP/1.0" && version != "HTTP/1.1") {
+      return fail(505, "only HTTP/1.0 and HTTP/1.1 are spoken here");
+    }
+    if (request_line.substr(version_begin + kVersionBytes).starts_with('\n')) {
+      return fail(400, "the request line ends with a line feed alone: lines of HTTP end with CR LF");
+    }
+    fail(400, "this is not HTTP/1.1: something stands behind the version in the request line");
   }
 
   std::string head_limit_message() const {

@@ -12,6 +12,7 @@ struct Outcome {
   State state;
   HttpRequest request;
   int error_status = 0;
+  std::string error_message;
   size_t num_left = 0;
 };
 
@@ -32,7 +33,10 @@ Outcome read(const std::string& bytes, size_t step, const HttpLimits& limits = {
       next += num;
     }
   }
-  Outcome outcome{.state = reader.state(), .request = {}, .error_status = reader.error_status()};
+  Outcome outcome{.state = reader.state(),
+                  .request = {},
+                  .error_status = reader.error_status(),
+                  .error_message = reader.error_message()};
   outcome.num_left = pending.size() + bytes.size() - next;
   outcome.request = reader.request();
   return outcome;
@@ -94,6 +98,10 @@ TEST(HttpRequestReader, WhatIsBrokenIsRefused) {
       {"GET noslash HTTP/1.1\r\nHost: a\r\n\r\n", 400},                 //
       {"GET / HTTP/2.0\r\nHost: a\r\n\r\n", 505},                       //
       {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505},                        //
+      {"GET / HTTP/1.1\nHost: a\r\n\r\n", 400},                         //
+      {"GET / HTTP/1.1\n\n", 400},                                      //
+      {"GET / HTTP/1.1 \r\nHost: a\r\n\r\n", 400},                      //
+      {"GET / http/1.1\r\nHost: a\r\n\r\n", 400},                       //
       {"\x16\x03\x01\x02 is TLS, not HTTP, and long enough\r\n", 400},  //
       {"GET / HTTP/1.1\r\nHost: a\r\nBad Name: x\r\n\r\n", 400},        //
       {"GET / HTTP/1.1\r\nHost: a\r\nX: a\nb\r\n\r\n", 400},            //
@@ -117,6 +125,14 @@ TEST(HttpRequestReader, WhatIsBrokenIsRefused) {
       EXPECT_EQ(outcome.state, State::kFailed) << one.bytes;
       EXPECT_EQ(outcome.error_status, one.status) << one.bytes;
     }
+  }
+}
+
+TEST(HttpRequestReader, ALineFeedAloneIsNamed) {
+  const std::string bytes = "GET / HTTP/1.1\nHost: a\r\n\r\n";
+  for (const size_t step : {size_t{1}, size_t{7}, bytes.size()}) {
+    EXPECT_EQ(read(bytes, step).error_message,
+              "the request line ends with a line feed alone: lines of HTTP end with CR LF");
   }
 }
 

@@ -35,7 +35,7 @@ struct HttpLimits {
 // How a request ended, for logs and counters.
 struct HttpOutcome {
   int status = 0;             // 0: there was none to send
-  const char* reason = "ok";  // "ok", "client_closed", "slow_reader", "write_timeout", "bad_request", …
+  const char* reason = "ok";  // "ok", "bad_request", "refused", "failed", "client_closed", "slow_reader", …
   int64_t num_body_bytes_in = 0;
   int64_t num_bytes_out = 0;
   bool is_stream = false;
