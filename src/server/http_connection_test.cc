@@ -103,6 +103,7 @@ TEST_F(HttpConnectionTest, TheReasonAgreesWithTheStatus) {
   for (const auto& [status, reason] : cases) {
     exchange(post("/slow", "{"));
     door_.kept.back()->respond({.status = status});
+    transport_->take_written();
     EXPECT_EQ(door_.finished.back(), "/slow " + std::to_string(status) + ' ' + reason);
   }
 }

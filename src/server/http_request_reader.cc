@@ -32,6 +32,12 @@ bool is_http_version(std::string_view text) {
          is_digit(text[7]);
 }
 
+// Behind which the library would wait for the rest of a request that is whole already.
+bool has_line_feed_alone(std::string_view request_line) {
+  const size_t end = request_line.find('\n');
+  return end != std::string_view::npos && (end == 0 || request_line[end - 1] != '\r');
+}
+
 struct PathAndQuery {
   std::string path;
   std::string query;
@@ -76,6 +82,10 @@ class HttpRequestReader::Parser : public http::basic_parser<true> {
       const bool is_head = state_ == State::kHead;
       beast::error_code error;
       const std::string_view fed = bytes.substr(num_taken);
+      if (is_head && num_head_bytes_ == 0 && has_line_feed_alone(fed)) {
+        fail(400, "the request line ends with a line feed alone: lines of HTTP end with CR LF");
+        break;
+      }
       const size_t taken = put({fed.data(), fed.size()}, error);
       num_taken += taken;
       if (is_head) num_head_bytes_ += taken;
@@ -146,9 +156,6 @@ class HttpRequestReader::Parser : public http::basic_parser<true> {
     if (!is_http_version(version)) return fail(400, "this is not HTTP/1.1: the request line ends without a version");
     if (version != "HTTP/1.0" && version != "HTTP/1.1") {
       return fail(505, "only HTTP/1.0 and HTTP/1.1 are spoken here");
-    }
-    if (request_line.substr(version_begin + kVersionBytes).starts_with('\n')) {
-      return fail(400, "the request line ends with a line feed alone: lines of HTTP end with CR LF");
     }
     fail(400, "this is not HTTP/1.1: something stands behind the version in the request line");
   }
