@@ -8,6 +8,7 @@
 
 #include "app/command.h"
 #include "app/console.h"
+#include "base/last_words.h"
 #include "base/mapping_fault.h"
 
 namespace quire::app {
@@ -54,7 +55,8 @@ int fail(const std::string& message, LineFormat format, int exit_code) {
 
 int run(int argc, char** argv) {
   hold_standard_streams();
-  catch_mapping_faults(LineFormat::kText);
+  set_last_words_format(LineFormat::kText);
+  catch_mapping_faults();
   CLI::App parser{"Quire serves large language models from one binary, on CPUs and NVIDIA GPUs.", "quire"};
   parser.require_subcommand(1);
   parser.set_version_flag("--version", QUIRE_VERSION);

@@ -23,7 +23,7 @@
 #include "app/model_session.h"
 #include "app/serve_options.h"
 #include "base/format_bytes.h"
-#include "base/mapping_fault.h"
+#include "base/last_words.h"
 #include "engine/engine_loop.h"
 #include "engine/prefix_file.h"
 #include "server/api_context.h"
@@ -473,7 +473,7 @@ Status Server::run() {
 Status run(const ServeFlags& flags) {
   RETURN_IF_ERROR(check_supported(flags.engine));
   RETURN_IF_ERROR(check_prefix_cache_file(flags));
-  catch_mapping_faults(line_format(flags));
+  set_last_words_format(line_format(flags));
   Console console(parse_log_level(flags.engine.log_level), line_format(flags));
   Server server(flags, console);
   return server.run();

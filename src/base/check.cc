@@ -1,15 +1,15 @@
 #include "base/check.h"
 
-#include <cstdio>
 #include <cstdlib>
+
+#include "base/last_words.h"
 
 namespace quire::check_internal {
 
 void fail(const char* file, int line, const char* expression, const std::string& values) {
-  std::fprintf(stderr, "%s:%d: CHECK(%s) failed", file, line, expression);
-  if (!values.empty()) std::fprintf(stderr, ": %s", values.c_str());
-  std::fputc('\n', stderr);
-  std::fflush(stderr);
+  std::string message = std::string(file) + ":" + std::to_string(line) + ": CHECK(" + expression + ") failed";
+  if (!values.empty()) message += ": " + values;
+  tell_last_words(message);
   std::abort();
 }
 

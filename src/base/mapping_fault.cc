@@ -9,11 +9,12 @@
 
 #include <atomic>
 #include <charconv>
-#include <chrono>
 #include <climits>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+
+#include "base/last_words.h"
 
 namespace quire {
 
@@ -87,51 +88,16 @@ constexpr std::string_view kWhatIsWrong =
     " cannot be read any more: it was cut off or written anew while it was in use, or its disk fails. Start again once "
     "it is whole; to replace a model, write the new file beside the old one and rename it (mv)";
 
-using Line = FixedText<6 * PATH_MAX + 512>;  // six characters for one that JSON escapes
-
-// As the inside of a JSON string.
-void add_json(Line& line, std::string_view text) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') line.add('\\');
-    if (static_cast<unsigned char>(c) >= ' ') {
-      line.add(c);
-      continue;
-    }
-    line.add("\\u00");
-    line.add(kDigits[static_cast<size_t>(c) / 16]);
-    line.add(kDigits[static_cast<size_t>(c) % 16]);
-  }
-}
-
-template <LineFormat kFormat>
-void tell(std::string_view path) {
-  Line line;
-  if constexpr (kFormat == LineFormat::kJson) {
-    line.add("{\"time\":\"");
-    line.add(UtcTime(std::chrono::system_clock::now()).text());
-    line.add("\",\"level\":\"error\",\"message\":\"");
-    add_json(line, path);
-    line.add(kWhatIsWrong);
-    line.add("\"}\n");
-  } else {
-    line.add("quire: ");
-    line.add(path);
-    line.add(kWhatIsWrong);
-    line.add('\n');
-  }
-  const std::string_view text = line.view();
-  static_cast<void>(write_patiently(STDERR_FILENO, text));
-}
-
-template <LineFormat kFormat>
 void handle(int number, siginfo_t* info, void*) {
   // Several threads may read the file: one tells, and ends the others with the process.
   static std::atomic_flag is_told;
   Path path;
   if (info->si_code == BUS_ADRERR && find_mapped_file(reinterpret_cast<uintptr_t>(info->si_addr), path)) {
     while (is_told.test_and_set()) ::pause();
-    tell<kFormat>(path.view());
+    FixedText<PATH_MAX + kWhatIsWrong.size()> message;
+    message.add(path.view());
+    message.add(kWhatIsWrong);
+    tell_last_words(message.view());
     ::_exit(kExitCode);
   }
   ::signal(number, SIG_DFL);
@@ -140,9 +106,9 @@ void handle(int number, siginfo_t* info, void*) {
 
 }  // namespace
 
-void catch_mapping_faults(LineFormat format) {
+void catch_mapping_faults() {
   struct sigaction action = {};
-  action.sa_sigaction = format == LineFormat::kJson ? handle<LineFormat::kJson> : handle<LineFormat::kText>;
+  action.sa_sigaction = handle;
   action.sa_flags = SA_SIGINFO;
   ::sigfillset(&action.sa_mask);
   ::sigaction(SIGBUS, &action, nullptr);

@@ -2,13 +2,10 @@
 // being loaded, or a disk that fails. Reading such a page raises SIGBUS, which would end the process without a word.
 #pragma once
 
-#include "base/log_line.h"
-
 namespace quire {
 
-// From now on such a read ends the process with exit code 1 and a line on stderr that names the file. Any other SIGBUS
-// does what it always does. For the whole process: called by main, before threads are made, and again by a command
-// whose lines have another format.
-void catch_mapping_faults(LineFormat format);
+// From now on such a read ends the process with exit code 1 and last words (base/last_words) that name the file. Any
+// other SIGBUS does what it always does. For the whole process: called by main, before threads are made.
+void catch_mapping_faults();
 
 }  // namespace quire

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/last_words.h"
 #include "base/mapped_file.h"
 
 namespace quire {
@@ -36,7 +37,8 @@ int sum(std::span<const std::byte> bytes) {
 
 // Ends as one that found nothing wrong.
 [[noreturn]] void read_cut_off_file(const std::string& path, int num_threads, LineFormat format = LineFormat::kText) {
-  catch_mapping_faults(format);
+  set_last_words_format(format);
+  catch_mapping_faults();
   const auto file = MappedFile::open(path);
   if (!file.is_ok() || ::truncate(path.c_str(), 100) != 0) ::_exit(2);
   std::vector<std::thread> threads;
@@ -53,7 +55,7 @@ TEST_F(MappingFaultTest, AFileThatIsCutOffIsNamed) {
 // As after a copy onto a model that failed, and the rename that mends it.
 TEST_F(MappingFaultTest, AFileThatIsCutOffAndThenReplacedIsNamed) {
   const auto read_replaced_file = [&](bool is_replaced) {
-    catch_mapping_faults(LineFormat::kText);
+    catch_mapping_faults();
     const auto file = MappedFile::open(path_);
     if (!file.is_ok() || ::truncate(path_.c_str(), 0) != 0) ::_exit(2);
     const std::string whole = path_ + ".new";
@@ -89,15 +91,23 @@ TEST_F(MappingFaultTest, ItIsToldAsJson) {
   std::filesystem::remove(path);
 }
 
+TEST_F(MappingFaultTest, ANameThatIsNotUtf8IsToldAsJson) {
+  const std::string path = path_ + "\xff\xe4";
+  std::filesystem::rename(path_, path);
+  EXPECT_EXIT(read_cut_off_file(path, 1, LineFormat::kJson), testing::ExitedWithCode(1),
+              "\\.gguf\xEF\xBF\xBD\xEF\xBF\xBD cannot be read ");
+  std::filesystem::remove(path);
+}
+
 TEST_F(MappingFaultTest, AnyOtherFaultIsLeftAsItIs) {
   const auto raise = [] {
-    catch_mapping_faults(LineFormat::kText);
+    catch_mapping_faults();
     ::raise(SIGBUS);
     ::_exit(0);
   };
   EXPECT_EXIT(raise(), testing::KilledBySignal(SIGBUS), "^$");
   const auto read_memory_without_a_file = [] {
-    catch_mapping_faults(LineFormat::kText);
+    catch_mapping_faults();
     const int memory = ::memfd_create("memory", 0);
     if (::ftruncate(memory, kNumBytes) != 0) ::_exit(2);
     const void* data = ::mmap(nullptr, kNumBytes, PROT_READ, MAP_SHARED, memory, 0);

@@ -86,8 +86,11 @@ TEST(LoadModel, RandomWeightsOfAFormatThatTheFileDoesNotHave) {
     LoadModelOptions options;
     options.random_format = format;
     options.is_random_format_forced = is_forced;
+    LoadProgress last;
+    options.progress = [&](const LoadProgress& progress) { last = progress; };
     auto model = load_model(checkpoint, *ops, options);
     EXPECT_TRUE(model.is_ok()) << model.status().message();
+    EXPECT_EQ(last.num_bytes_done, last.num_bytes_total);
     return model.is_ok() ? model.value()->weight_bytes() : 0;
   };
   const int64_t of_file = num_bytes(std::nullopt, false);
@@ -161,7 +164,7 @@ TEST(LoadModel, AFileThatIsWrittenToMeanwhileIsRefused) {
 TEST(LoadModelDeathTest, AFileThatIsCutOffMeanwhileEndsTheProcess) {
   const TestFolder folder;
   const auto load = [&] {
-    catch_mapping_faults(LineFormat::kText);
+    catch_mapping_faults();
     load_error_when(folder, "model.gguf", "model.gguf", [](const fs::path& path) { fs::resize_file(path, 10); });
     std::_Exit(0);
   };

@@ -1,4 +1,4 @@
-// UTF-8 stepping by the table of well-formed sequences (Unicode 15, table 3-7), and properties from utf8proc.
+// UTF-8 by base/utf8_step, and properties from utf8proc.
 #include "text/utf8.h"
 
 #include <utf8proc.h>
@@ -44,34 +44,6 @@ void append_utf8(char32_t code_point, std::string& out) {
     put(0x80 | ((code_point >> 6) & 0x3F));
     put(0x80 | (code_point & 0x3F));
   }
-}
-
-Utf8Step step_utf8(std::string_view bytes, size_t offset) {
-  using Kind = Utf8Step::Kind;
-  const auto lead = static_cast<unsigned char>(bytes[offset]);
-  if (lead < 0x80) return {Kind::kValid, 1};
-  size_t length = 0;
-  unsigned char second_min = 0x80, second_max = 0xBF;
-  if (lead >= 0xC2 && lead <= 0xDF) {
-    length = 2;
-  } else if (lead >= 0xE0 && lead <= 0xEF) {
-    length = 3;
-    if (lead == 0xE0) second_min = 0xA0;  // shorter forms exist
-    if (lead == 0xED) second_max = 0x9F;  // surrogates
-  } else if (lead >= 0xF0 && lead <= 0xF4) {
-    length = 4;
-    if (lead == 0xF0) second_min = 0x90;
-    if (lead == 0xF4) second_max = 0x8F;  // above U+10FFFF
-  } else {
-    return {Kind::kInvalid, 1};
-  }
-  for (size_t i = 1; i < length; ++i) {
-    if (offset + i >= bytes.size()) return {Kind::kIncomplete, i};
-    const auto byte = static_cast<unsigned char>(bytes[offset + i]);
-    const bool fits = i == 1 ? byte >= second_min && byte <= second_max : byte >= 0x80 && byte <= 0xBF;
-    if (!fits) return {Kind::kInvalid, i};
-  }
-  return {Kind::kValid, length};
 }
 
 bool is_valid_utf8(std::string_view bytes) {

@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/utf8_step.h"
+
 namespace quire {
 
 inline constexpr char32_t kReplacementCharacter = 0xFFFD;
@@ -26,14 +28,6 @@ inline size_t utf8_sequence_length(char lead) {
 }
 
 void append_utf8(char32_t code_point, std::string& out);
-
-// What the bytes at `offset` of arbitrary data are. An ill-formed sequence is cut after its longest prefix that could
-// have begun a character (Unicode's "maximal subpart"), which is what Python and browsers replace by one U+FFFD.
-struct Utf8Step {
-  enum class Kind { kValid, kInvalid, kIncomplete } kind;  // kIncomplete: the data ends inside a character
-  size_t num_bytes;
-};
-Utf8Step step_utf8(std::string_view bytes, size_t offset);
 
 bool is_valid_utf8(std::string_view bytes);
 
