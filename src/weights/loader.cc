@@ -7,6 +7,7 @@
 #include <cstring>
 #include <map>
 #include <new>
+#include <set>
 #include <tuple>
 #include <unordered_set>
 
@@ -33,7 +34,9 @@ struct PlannedRow {
   FormatId format = FormatId::kF32;
   std::vector<PlannedPiece> pieces;  // empty: optional and missing
   int64_t num_file_bytes = 0;
+  bool is_shared = false;  // the matrix of an earlier row, as of tied embeddings: nothing more is read
 
+  int64_t num_bytes_to_read() const { return is_shared ? 0 : num_file_bytes; }
   int64_t num_outputs() const {
     int64_t count = 0;
     for (const PlannedPiece& piece : pieces) count += piece.rows.count;
@@ -75,14 +78,15 @@ class LoaderJob {
     for (const WeightRow& row : map_.rows) plan(row);
     RETURN_IF_ERROR(complaints());
     find_unused();
-    for (const PlannedRow& plan : plans_) progress_.num_bytes_total += plan.num_file_bytes;
+    find_shared();
+    for (const PlannedRow& plan : plans_) progress_.num_bytes_total += plan.num_bytes_to_read();
     if (!plans_.empty()) announce(plans_.front());
     for (size_t i = 0; i < plans_.size(); ++i) {
       const PlannedRow& plan = plans_[i];
       if (i + 1 < plans_.size()) announce(plans_[i + 1]);
       const Status status = plan.row->kind == RowKind::kMatrix ? load_matrix(plan) : load_vector(plan);
       if (!status.is_ok()) return status.with_context("loading weight " + plan.row->name);
-      progress_.num_bytes_done += plan.num_file_bytes;
+      progress_.num_bytes_done += plan.num_bytes_to_read();
       progress_.row_name = plan.row->name;
       if (callbacks_.progress) callbacks_.progress(progress_);
     }
@@ -91,6 +95,12 @@ class LoaderJob {
 
  private:
   // ---- Planning ----------------------------------------------------------------------------------------------------
+
+  // Which bytes a weight is made of; equal keys, equal weights.
+  using WeightKey = std::tuple<const SourceTensor*, int64_t, int64_t, int64_t, int64_t>;
+  static WeightKey key_of(const PlannedPiece& piece) {
+    return {piece.tensor, piece.rows.first, piece.rows.count, piece.inputs.first, piece.inputs.count};
+  }
 
   const SourceTensor* find_any(const std::vector<std::string>& names) const {
     for (const std::string& name : names) {
@@ -203,13 +213,15 @@ class LoaderJob {
     }
   }
 
-  // ---- Reading -----------------------------------------------------------------------------------------------------
-
-  // Which bytes a weight is made of; equal keys, equal weights.
-  using WeightKey = std::tuple<const SourceTensor*, int64_t, int64_t, int64_t, int64_t>;
-  static WeightKey key_of(const PlannedPiece& piece) {
-    return {piece.tensor, piece.rows.first, piece.rows.count, piece.inputs.first, piece.inputs.count};
+  void find_shared() {
+    std::set<WeightKey> keys;
+    for (PlannedRow& plan : plans_) {
+      const bool is_single_matrix = plan.row->kind == RowKind::kMatrix && plan.pieces.size() == 1;
+      if (is_single_matrix) plan.is_shared = !keys.insert(key_of(plan.pieces.front())).second;
+    }
   }
+
+  // ---- Reading -----------------------------------------------------------------------------------------------------
 
   // Lets the disk work on a row while the one before it is packed.
   void announce(const PlannedRow& plan) const {
@@ -227,12 +239,9 @@ class LoaderJob {
     const WeightRow& row = *plan.row;
     Weight& target = result_.matrices_[row.name];
     if (plan.pieces.empty()) return ok_status();
-    const bool is_single = plan.pieces.size() == 1;
-    if (is_single) {
-      if (const auto same = packed_.find(key_of(plan.pieces.front())); same != packed_.end()) {
-        target = same->second;
-        return ok_status();
-      }
+    if (plan.is_shared) {
+      target = packed_.at(key_of(plan.pieces.front()));
+      return ok_status();
     }
     for (const PlannedPiece& piece : plan.pieces) RETURN_IF_ERROR(source_.prepare(*piece.tensor));
     ASSIGN_OR_RETURN(const Weight weight, gather(plan));
@@ -244,7 +253,7 @@ class LoaderJob {
     if (target.owner != source_.owner()) {
       for (const PlannedPiece& piece : plan.pieces) source_.done_with(piece.tensor->data);
     }
-    if (is_single) packed_.emplace(key_of(plan.pieces.front()), target);
+    if (plan.pieces.size() == 1) packed_.emplace(key_of(plan.pieces.front()), target);
     result_.num_bytes_ += target.num_bytes();
     return ok_status();
   }

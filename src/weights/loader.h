@@ -18,7 +18,7 @@
 namespace quire {
 
 struct LoadProgress {
-  int64_t num_bytes_done = 0;  // of this rank's part of the file
+  int64_t num_bytes_done = 0;  // of this rank's part of the file; what rows share counts once
   int64_t num_bytes_total = 0;
   std::string_view row_name;  // the row that was loaded last
 };

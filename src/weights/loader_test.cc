@@ -271,6 +271,7 @@ TEST(LoaderTest, TiedEmbeddingsArePackedOnce) {
   EXPECT_EQ(last_done, total);
   int64_t num_bytes = 0;
   for (const SourceTensor& tensor : source.file->tensors()) num_bytes += static_cast<int64_t>(tensor.data.size());
+  EXPECT_EQ(total, num_bytes);                                 // though head and embedding are two rows
   EXPECT_EQ(weights.num_bytes(), num_bytes + kQuerySize * 2);  // the f16 bias became f32
 }
 

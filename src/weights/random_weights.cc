@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 namespace quire {
 
@@ -34,14 +35,17 @@ class RandomWeightsJob {
       : source_(source), format_(format), rank_(rank), callbacks_(callbacks) {}
 
   Result<LoadedWeights> run(const WeightMap& map) {
+    std::set<WeightKey> keys;
     for (const WeightRow& row : map.rows) {
       ASSIGN_OR_RETURN(const Weight shape, shape_of(row));
-      progress_.num_bytes_total += bytes_of(shape);
+      if (!may_be_shared(row) || keys.insert(key_of(row)).second) progress_.num_bytes_total += bytes_of(shape);
     }
     uint64_t seed = 0;
     for (const WeightRow& row : map.rows) {
       const Status status = make(row, ++seed);
       if (!status.is_ok()) return status.with_context("making random weights for " + row.name);
+      progress_.row_name = row.name;
+      if (callbacks_.progress) callbacks_.progress(progress_);
     }
     return std::move(result_);
   }
@@ -49,6 +53,13 @@ class RandomWeightsJob {
  private:
   static int64_t bytes_of(const Weight& shape) {
     return shape.num_experts * shape.n * shape.quant().row_bytes(shape.k);
+  }
+
+  // Tied embeddings: one tensor, two rows.
+  using WeightKey = std::pair<std::string, int64_t>;
+  static bool may_be_shared(const WeightRow& row) { return row.kind == RowKind::kMatrix && row.pieces.size() == 1; }
+  static WeightKey key_of(const WeightRow& row) {
+    return {row.pieces.front().tensors.front(), row.pieces.front().first_row};
   }
 
   FormatId format_of(const WeightRow& row) const {
@@ -87,21 +98,18 @@ class RandomWeightsJob {
       const bool is_bias = row.name.ends_with(".bias");
       result_.vectors_[row.name].assign(static_cast<size_t>(shape.n), is_bias ? 0.0f : 1.0f);
       result_.num_bytes_ += shape.n * static_cast<int64_t>(sizeof(float));
+      progress_.num_bytes_done += bytes_of(shape);
       return ok_status();
     }
-    // Tied embeddings: one tensor, two rows.
-    const auto key = std::pair(row.pieces.front().tensors.front(), row.pieces.front().first_row);
     Weight& target = result_.matrices_[row.name];
-    if (const auto same = made_.find(key); row.pieces.size() == 1 && same != made_.end()) {
+    if (const auto same = made_.find(key_of(row)); may_be_shared(row) && same != made_.end()) {
       target = same->second;
     } else {
       ASSIGN_OR_RETURN(target, callbacks_.make(shape, seed));
       result_.num_bytes_ += target.num_bytes();
-      if (row.pieces.size() == 1) made_.emplace(key, target);
+      if (may_be_shared(row)) made_.emplace(key_of(row), target);
+      progress_.num_bytes_done += bytes_of(shape);
     }
-    progress_.num_bytes_done += bytes_of(shape);
-    progress_.row_name = row.name;
-    if (callbacks_.progress) callbacks_.progress(progress_);
     return ok_status();
   }
 
@@ -109,7 +117,7 @@ class RandomWeightsJob {
   const FormatId format_;
   const Rank rank_;
   const RandomWeightCallbacks& callbacks_;
-  std::map<std::pair<std::string, int64_t>, Weight> made_;
+  std::map<WeightKey, Weight> made_;
   LoadProgress progress_;
   LoadedWeights result_;
 };
