@@ -451,6 +451,18 @@ class JsonLogTest(unittest.TestCase):
             self.assertEqual(last["level"], "error")
             self.assertIn(word, last["message"])
 
+    def test_a_path_that_is_not_utf8_makes_no_line_that_is_not(self):
+        with tempfile.TemporaryDirectory() as folder:
+            link = os.fsencode(folder) + b"/a\xff.gguf"
+            os.symlink(MODEL, link)
+            server = Server("--log-format", "json", model=link)
+            names = [model["id"] for model in json.loads(server.request("GET", "/v1/models", headers=KEY)[1].decode())["data"]]
+            self.assertEqual(names, ["a\ufffd", folder + "/a\ufffd.gguf"])
+            self.assertEqual(server.post("/v1/completions", {"prompt": "x", "max_tokens": 1})[0], 200)
+            server.stop()
+            lines = json_log(pathlib.Path(server.log.name).read_bytes().decode())
+            self.assertEqual([line["model"] for line in lines if "model" in line], ["a\ufffd"])
+
     def test_so_is_what_a_signal_has_to_tell(self):
         with tempfile.TemporaryDirectory() as folder:
             weights = commands_test.BadModelFileTest.write_model_that_loads_slowly(pathlib.Path(folder))

@@ -6,7 +6,10 @@
 #include <cstdlib>
 #include <optional>
 
+#include "app/model_session.h"
 #include "engine/engine.h"
+#include "ops/backends.h"
+#include "text/utf8.h"
 
 namespace quire::app {
 
@@ -72,6 +75,16 @@ int64_t parse_memory_size(const std::string& text) {
                              "' is not a size of memory: write a number and a unit, such as 512MiB, 2GiB or 1.5GB");
 }
 
+namespace {
+
+// Where a GPU is named, whoever opens it tells what is wrong with it.
+bool takes_cpu(const EngineFlags& flags) {
+  if (wants_cuda(flags)) return false;
+  return !names_no_device(flags) || !gpu_of_tuning(gpu_index(flags)).is_ok();
+}
+
+}  // namespace
+
 Status check_supported_on_cpu(const EngineFlags& flags) {
   if (flags.dtype == "f16" || flags.dtype == "bf16") {
     return unimplemented("--dtype " + flags.dtype +
@@ -104,6 +117,10 @@ Status check_supported(const EngineFlags& flags) {
       return invalid_argument("--quantization: " + wrong);
     }
   }
+  if (flags.quantization == "fp8" && takes_cpu(flags)) {
+    return unimplemented(
+        "--quantization fp8 is for NVIDIA GPUs only: on the CPU, take int8, or give a GGUF file that is quantized");
+  }
   return ok_status();
 }
 
@@ -112,6 +129,15 @@ void add_model_argument(CLI::App& parser, std::string& model) {
       .add_option("MODEL", model,
                   "A GGUF file, a Hugging Face folder, a name from `quire models`, or ORG/NAME[:QUANT] on a hub")
       ->required();
+}
+
+CLI::Option* add_model_names_flag(CLI::App& parser, std::vector<std::string>& names, const char* meaning) {
+  return parser.add_option("--served-model-name", names, meaning)->check([](const std::string& name) {
+    return is_valid_utf8(name)
+               ? std::string()
+               : "the name is not UTF-8, which the API's JSON is written in: give one that is, or set the "
+                 "terminal to UTF-8";
+  });
 }
 
 void add_generation_config_flag(CLI::App& parser, std::string& value) {

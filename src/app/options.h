@@ -78,6 +78,8 @@ void add_engine_flags(CLI::App& parser, EngineFlags& flags);
 // Whether requests get the sampling that the model's makers recommend: for commands that serve them.
 void add_generation_config_flag(CLI::App& parser, std::string& value);
 void add_model_argument(CLI::App& parser, std::string& model);
+// --served-model-name, for commands that answer as the API does.
+CLI::Option* add_model_names_flag(CLI::App& parser, std::vector<std::string>& names, const char* meaning);
 
 // An error that names the first flag whose value is known but not supported (on this device), and says what to do
 // instead.

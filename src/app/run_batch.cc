@@ -255,8 +255,8 @@ std::function<Status()> declare_run_batch(CLI::App& parser) {
       .add_option("-o,--output-file", options->output, "Answers; one that is there is gone on with; -: standard output")
       ->capture_default_str();
   parser.add_flag("--overwrite", options->is_fresh, "Empty the output file first");
-  parser.add_option("--served-model-name", options->model_names,
-                    "What \"model\" may be in requests; default: the model as typed, and its file's name");
+  add_model_names_flag(parser, options->model_names,
+                       "What \"model\" may be in requests; default: the model as typed, and its file's name");
   add_generation_config_flag(parser, options->generation_config);
   parser.add_option("--concurrency", options->num_under_way, "Requests under way at once; 0: twice --max-num-seqs")
       ->check(CLI::Range(0, kMaxQueued))

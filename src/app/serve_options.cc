@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "server/http_text.h"
+#include "text/utf8.h"
 
 namespace quire::app {
 
@@ -60,7 +61,7 @@ void add_serve_flags(CLI::App& parser, ServeFlags& flags) {
   option("--api-key-file", flags.api_key_file,
          "File of API keys, a line NAME KEY each; read again on SIGHUP. Without it no key is asked for")
       ->check(CLI::ExistingFile);
-  option("--served-model-name", flags.model_names, "Name of the model in the API; may be given again");
+  add_model_names_flag(parser, flags.model_names, "Name of the model in the API; may be given again")->group(group);
   parser
       .add_option_function<std::vector<std::string>>(
           "--allowed-origins",
@@ -133,13 +134,13 @@ Result<CorsPolicy> make_cors_policy(const ServeFlags& flags) {
 
 std::vector<std::string> make_model_names(const ServeFlags& flags) {
   if (!flags.model_names.empty()) return flags.model_names;
-  const std::string& typed = flags.engine.model;
+  const std::string typed = replace_invalid_utf8(flags.engine.model);  // a path may hold any bytes
   std::filesystem::path path(typed);
   if (!path.has_filename()) path = path.parent_path();  // "folder/"
   std::string name = path.filename().string();
   if (name.ends_with(".gguf")) name.resize(name.size() - 5);
   std::error_code error;
-  if (name.empty() || !std::filesystem::exists(typed, error)) return {typed};
+  if (name.empty() || !std::filesystem::exists(flags.engine.model, error)) return {typed};
   if (name == typed) return {name};
   return {name, typed};
 }
