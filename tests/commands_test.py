@@ -156,6 +156,18 @@ class OutputTest(unittest.TestCase):
         self.assertIn("context", run(*bench, 100, "--gen-lens", 40, check_code=1).err)  # of 128 tokens
         self.assertIn("--kv-cache-memory", run(*bench, 60, "--gen-lens", 60, "--batch-sizes", 2, "--kv-cache-memory", "40KiB", check_code=1).err)
 
+    def test_bench_names_what_keeps_a_batch_from_running_at_once(self):
+        bench = ("bench", self.MODEL, "--device", "cpu", "--repeats", 1, "--json", "--prompt-lens", 32, "--gen-lens", 8, "--batch-sizes", 4)
+        flags = {"--max-num-batched-tokens", "--max-num-seqs", "--kv-cache-memory"}
+        for given, named in ((["--max-num-batched-tokens", 4], "--max-num-batched-tokens"), (["--max-num-seqs", 2], "--max-num-seqs")):
+            error = run(*bench, *given, check_code=1).err
+            self.assertEqual({flag for flag in flags if "raise " + flag in error}, {named}, error)
+        for batched_tokens, is_named in ((4, True), (2048, False)):  # where some steps have all sequences, but not as many as asked for
+            told = run("bench", self.MODEL, "--device", "cpu", "--repeats", 1, "--json", "--prompt-lens", 60, "--gen-lens", 67, "--batch-sizes", 2,
+                       "--max-num-batched-tokens", batched_tokens, check_code=0).err
+            self.assertIn("has no room for more", told)
+            self.assertEqual("or --max-num-batched-tokens" in told, is_named, told)
+
     def test_bench_in_a_full_context(self):
         """Of 128 tokens; the first token of an answer comes of the prefill, the second is told of while the third is computed."""
         for prompt_len, gen_len, batch, num_steps in ((100, 28, 1, 26), (126, 1, 1, 0), (127, 1, 1, 0), (125, 1, 1, 1), (100, 26, 1, 26), (64, 64, 4, 62)):
@@ -249,7 +261,9 @@ class OutputTest(unittest.TestCase):
                              "--temperature", 0, check_code=0).out)
         self.assertEqual(texts[0], texts[1])
         self.assertNotIn("--quantization", run("generate", self.MODEL, "--quantization", "int8", "--prompt", "a", check_code=0).err)
-        self.assertIn("take int8", run("generate", folder, "--device", "cpu", "--quantization", "fp8", "--prompt", "a", check_code=1).err)
+        for model in (folder, self.MODEL):  # nothing else is said before
+            error = run("generate", model, "--device", "cpu", "--quantization", "fp8", "--prompt", "a", check_code=1).err
+            self.assertTrue(error.startswith("quire: --quantization fp8 is for NVIDIA GPUs only") and "take int8" in error, error)
         for dtype in ("fp8", "int8"):
             error = run("generate", folder, "--device", "cpu", "--kv-cache-dtype", dtype, "--prompt", "a", check_code=1).err
             self.assertIn(f"--kv-cache-dtype {dtype} is for a GPU", error)
@@ -311,6 +325,9 @@ class OutputTest(unittest.TestCase):
                 broken = answer()
                 self.assertEqual(broken.returncode, 0, text)
                 self.assertIn("quire tune", broken.stderr, text)
+            legend, *table = quire("tune", self.MODEL, "--device", "cpu", "--seconds", 0).stdout.splitlines()
+            self.assertIn("* marks the one that is chosen", legend)
+            self.assertTrue(table and all(line.startswith("linear ") and line.count("*") == 1 for line in table), table)
             on_gpu = quire("tune", "--device", "cuda")  # there is none, or there is no model
             self.assertEqual(on_gpu.returncode, 1)
             self.assertRegex(on_gpu.stderr, "GPU|CUDA")
@@ -336,10 +353,17 @@ class OutputTest(unittest.TestCase):
                 self.assertIn(result.returncode, (1, 2), arguments)
                 self.assertIn(b"UTF-8", result.stderr)
 
+    def test_a_name_in_the_api_is_utf8(self):
+        for command in (["serve", "m"], ["serve", "m", "--log-format", "json"], ["run-batch", "m"]):
+            result = run(*command, "--served-model-name", os.fsdecode(b"a\xff"), check_code=2)
+            self.assertIn("--served-model-name: the name is not UTF-8", result.err)
+
     @needs_model
     def test_int8_of_what_is_quantized_already_is_told_to_change_nothing(self):
         told = run("generate", MODEL, "--quantization", "int8", "--prompt", "a", "--max-tokens", 1, check_code=0).err
         self.assertIn("warning: --quantization int8 changes nothing", told)
+        refused = run("generate", MODEL, "--device", "cpu", "--quantization", "fp8", "--prompt", "a", check_code=1).err
+        self.assertNotIn("changes nothing", refused)
 
 
 class BadModelFileTest(unittest.TestCase):

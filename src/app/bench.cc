@@ -36,6 +36,7 @@ struct BenchOptions {
 struct CellResult {
   Spread prefill;
   Spread decode;
+  int64_t num_prefill_steps = 0;
   int64_t num_decode_steps = 0;
   double kv_useful_share = 0.0;
 };
@@ -48,15 +49,18 @@ Result<CellResult> measure_cell(Engine& engine, const BenchCell& cell, int repea
   warm_up.gen_len = std::min<int64_t>(cell.gen_len, 4);
   RETURN_IF_ERROR(run_bench_cell(engine, warm_up, 0).status());
   std::vector<double> prefill, decode, useful;
+  int64_t num_prefill_steps = 0;
   int64_t num_decode_steps = 0;
   for (int repeat = 0; repeat < repeats; ++repeat) {
     ASSIGN_OR_RETURN(const BenchTimes times, run_bench_cell(engine, cell, 2 * static_cast<uint64_t>(repeat) + 1));
     prefill.push_back(times.prefill_tok_s);
     decode.push_back(times.decode_tok_s);
+    num_prefill_steps = times.num_prefill_steps;
     num_decode_steps = times.num_decode_steps;
     useful.push_back(times.kv_useful_share);
   }
-  return CellResult{spread_of(prefill), spread_of(decode), num_decode_steps, spread_of(useful).median};
+  return CellResult{spread_of(prefill), spread_of(decode), num_prefill_steps, num_decode_steps,
+                    spread_of(useful).median};
 }
 
 json::object to_json(const Spread& spread) {
@@ -96,10 +100,20 @@ void warn_of_few_steps(const BenchCell& cell, const CellResult& result, int64_t 
   const std::string measured = result.num_decode_steps == 0 ? std::string("not measured")
                                                             : fmt::format("measured for {} steps, not {}",
                                                                           result.num_decode_steps, cell.gen_len);
-  console.warn(fmt::format(
+  std::string told = fmt::format(
       "decode of {} after {} prompt tokens is {}: the context of {} tokens has no room for more in which all sequences "
       "decode; lower --prompt-lens, or raise what limits it (--max-model-len, --kv-cache-memory)",
-      cell.batch_size, cell.prompt_len, measured, context));
+      cell.batch_size, cell.prompt_len, measured, context);
+  if (result.num_prefill_steps > 1) {
+    told += fmt::format(
+        ", or --max-num-batched-tokens: the first decode already in the {} steps in which the prompts are read",
+        result.num_prefill_steps);
+  }
+  console.warn(told);
+}
+
+bool is_decode_past_limit(const CellResult& result, const std::optional<BenchLimits>& limits) {
+  return limits.has_value() && result.decode.median > limits->decode_tok_s;
 }
 
 // Greedy and past the end, but for what `text` says.
@@ -161,6 +175,7 @@ Status run(const BenchOptions& options) {
     print_result(fmt::format(kTableRow, "batch", "prompt", "gen", "prefill tok/s (min..max)", "limit",
                              "decode tok/s (min..max)", "limit"));
   }
+  bool is_past_limit = false;
   for (const int64_t prompt_len : options.prompt_lens) {
     for (const int64_t gen_len : options.gen_lens) {
       for (const int batch_size : options.batch_sizes) {
@@ -169,6 +184,7 @@ Status run(const BenchOptions& options) {
         warn_of_few_steps(cell, result, session.engine->limits().max_model_len, console);
         std::optional<BenchLimits> limits;
         if (machine.has_value()) limits = bench_limits(work, cell, *machine);
+        is_past_limit |= is_decode_past_limit(result, limits);
         if (options.is_json) {
           print_json_line(to_json(cell, result, limits));
         } else {
@@ -177,6 +193,10 @@ Status run(const BenchOptions& options) {
         RETURN_IF_ERROR(check_results());
       }
     }
+  }
+  if (is_past_limit) {
+    console.info(
+        "decode past its limit: that is what memory gives, and the processor's caches hold a part of so small a model");
   }
   return ok_status();
 }

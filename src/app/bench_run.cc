@@ -65,6 +65,21 @@ double useful_share(const EngineStats& stats) {
   return stats.num_steps > 0 ? stats.kv_useful_share_sum / static_cast<double>(stats.num_steps) : 0.0;
 }
 
+// Why the sequences of a cell do not all decode at one time.
+Status do_not_run_at_once(const Engine& engine, const BenchCell& cell, int64_t max_tokens) {
+  const MemoryPlan& plan = engine.memory_plan();
+  const std::string what = "the " + std::to_string(cell.batch_size) + " sequences of this batch do not run at once: ";
+  if (cell.batch_size > plan.max_num_seqs) return resource_exhausted(what + "raise --max-num-seqs");
+  const int64_t num_prompts = cell.is_prompt_shared ? 1 : cell.batch_size;
+  const int64_t num_tokens = num_prompts * cell.prompt_len + cell.batch_size * max_tokens;
+  if (num_tokens > int64_t{plan.num_pages} * plan.page_size) {
+    return resource_exhausted(what + "raise --kv-cache-memory, or lower --batch-sizes or the lengths");
+  }
+  return resource_exhausted(what + "the first end before the last prompt is read, " +
+                            std::to_string(plan.max_num_batched_tokens) +
+                            " tokens a step at most: raise --max-num-batched-tokens");
+}
+
 }  // namespace
 
 Result<BenchTimes> run_bench_cell(Engine& engine, const BenchCell& cell, uint64_t seed) {
@@ -84,17 +99,16 @@ Result<BenchTimes> run_bench_cell(Engine& engine, const BenchCell& cell, uint64_
   // the prefill time is that of requests of one token each.
   ASSIGN_OR_RETURN(std::vector<RequestId> ids, submit(engine, cell, 1, seed, sink));
   Clock::time_point begin = Clock::now();
-  int64_t num_prefill_steps = 0;
   while (engine.has_work()) {
     RETURN_IF_ERROR(engine.step());
-    ++num_prefill_steps;
+    ++times.num_prefill_steps;
   }
   RETURN_IF_ERROR(sink->error());
   times.prefill_tok_s = static_cast<double>(cell.batch_size * cell.prompt_len) / seconds_since(begin);
 
   // Decode: once all are known to have begun, gen_len steps. The first to begin is num_prefill_steps tokens ahead by
   // then, and one more, as a step's tokens are told while the next one runs. None may end before the last step has.
-  const int64_t num_ahead = num_prefill_steps + 1;
+  const int64_t num_ahead = times.num_prefill_steps + 1;
   times.num_decode_steps = std::min(cell.gen_len, context - cell.prompt_len - num_ahead);
   if (times.num_decode_steps <= 0) {
     times.num_decode_steps = 0;
@@ -108,8 +122,7 @@ Result<BenchTimes> run_bench_cell(Engine& engine, const BenchCell& cell, uint64_
     RETURN_IF_ERROR(engine.step());
   RETURN_IF_ERROR(sink->error());
   if (sink->num_begun() < cell.batch_size || engine.stats().num_running < cell.batch_size) {
-    return resource_exhausted(
-        "the sequences of this batch do not run at once: raise --max-num-seqs and --kv-cache-memory");
+    return do_not_run_at_once(engine, cell, times.num_decode_steps + num_ahead);
   }
   const int64_t num_tokens_before = sink->num_tokens();
   begin = Clock::now();

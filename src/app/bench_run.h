@@ -19,10 +19,11 @@ struct BenchCell {
 };
 
 struct BenchTimes {
-  double prefill_tok_s = 0.0;    // prompt tokens of all sequences, until each has its first token
-  double decode_tok_s = 0.0;     // steps in which all sequences decode, all tokens together; 0: there was none
-  int64_t num_decode_steps = 0;  // gen_len of them, or those that the context has room for
-  double kv_useful_share = 0.0;  // of the bytes in pages in use, averaged over the steps
+  double prefill_tok_s = 0.0;     // prompt tokens of all sequences, until each has its first token
+  double decode_tok_s = 0.0;      // steps in which all sequences decode, all tokens together; 0: there was none
+  int64_t num_prefill_steps = 0;  // in which the prompts were read
+  int64_t num_decode_steps = 0;   // gen_len of them, or those that the context has room for
+  double kv_useful_share = 0.0;   // of the bytes in pages in use, averaged over the steps
 };
 
 // `seed` draws the prompts. The error says when the cell does not fit the engine's context or pages.

@@ -124,6 +124,11 @@ Status tune_cpu(const TuneOptions& options, const std::filesystem::path& folder,
   if (!options.engine.model.empty()) {
     ASSIGN_OR_RETURN(shapes, shapes_of_model(options.engine.model, console));
   }
+  if (!options.is_json) {
+    print_result(
+        "The median time of every way to multiply a matrix; * marks the one that is chosen, alone: there is no "
+        "other.\n");
+  }
   ThreadPool pool(key.num_threads);
   std::vector<TuneResult> results;
   const CpuClock begin = read_cpu_clock();
