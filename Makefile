@@ -1,6 +1,6 @@
 # The commands that README.md names, and some for developers. Each works alone on a fresh clone of a Debian 12 machine.
 BUILD := build/release
-PROMPT ?= Explain in two sentences why the sky is blue.
+PROMPT ?= Explain in a sentence why leaves are green.
 
 .PHONY: all deps build quire cuda-all model run test test-aarch64 bench
 all: build

@@ -18,13 +18,17 @@ SHORT = {"generate": ["--max-tokens", "4"], "chat": ["--max-tokens", "4"], "benc
 
 
 def commands(text):
+    """The words of each command that is quire or curl, and what is echoed into it."""
     for block in re.findall(r"```sh\n(.*?)```", text, re.S):
         for line in block.splitlines():
             words = shlex.split(line, comments=True)
+            piped = ""
+            if words[:1] == ["echo"] and words[2:3] == ["|"]:
+                piped, words = words[1] + "\n", words[3:]
             if words and words[0].endswith("/quire"):
-                yield words[1:]
+                yield words[1:], piped
             elif words and words[0] == "curl":
-                yield words
+                yield words, piped
 
 
 def serve(quire, words, requests, environment):
@@ -64,20 +68,24 @@ def main():
                 for link in re.findall(r"\]\(([^)#:]+)\)", text) if not (ROOT / link).exists()]
     environment = dict(os.environ, QUIRE_CACHE=str(pathlib.Path(model).parent))
     found = list(commands(text))
-    requests = [words for words in found if words[0] == "curl"]
-    for words in found:
+    requests = [words for words, _ in found if words[0] == "curl"]
+    for words, piped in found:
         if words[0] == "curl":
             continue
         if words[0] == "serve":
             failures += serve(sys.argv[1], words, requests, environment)
             continue
         command = [sys.argv[1], *words, *SHORT.get(words[0], [])]
-        result = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment)
+        result = subprocess.run(command, input=piped.encode(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment)
         print(f"{result.returncode} {' '.join(words)}")
+        if piped and not result.stdout:
+            failures.append(f"{' '.join(words)} gave nothing")
         if result.returncode != 0:
             failures.append(f"{' '.join(words)} exited with {result.returncode}: {result.stdout.decode()[-500:]}")
     if len(found) < 4:
         failures.append(f"only {len(found)} commands found in the README")
+    named = {words[0] for words, _ in found}
+    failures += [f"no example of quire {name} found in the README" for name in ("generate", "serve", "tokenize", "render") if name not in named]
     print("\n".join(failures))
     sys.exit(1 if failures else 0)
 
