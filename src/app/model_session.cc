@@ -365,9 +365,10 @@ Result<ModelSession> open_model_session(const EngineFlags& given_flags, Console&
     console.info(table);
     return session;
   }
-  console.info(fmt::format("KV memory: {} pages of {} tokens, {} ({} per token), up to {} tokens a sequence",
-                           plan.num_pages, plan.page_size, format_bytes(plan.kv_bytes),
-                           format_bytes(plan.kv_bytes_per_token), plan.max_model_len));
+  // The host's memory is taken page by page, as sequences first write to it.
+  console.info(fmt::format("KV memory: {}{} ({} pages of {} tokens, {} per token), up to {} tokens a sequence",
+                           is_on_cpu ? "taken as it is used, at most " : "", format_bytes(plan.kv_bytes),
+                           plan.num_pages, plan.page_size, format_bytes(plan.kv_bytes_per_token), plan.max_model_len));
   return session;
 }
 
