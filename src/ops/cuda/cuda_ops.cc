@@ -1,10 +1,10 @@
 // The device, its memory, and the checks in front of every kernel; linear layers have a file of their own.
 #include "ops/cuda/cuda_ops.h"
 
-#include <cstdio>
 #include <cstdlib>
 
 #include "base/cpu_info.h"
+#include "base/last_words.h"
 #include "ops/cuda/attention.h"
 #include "ops/cuda/cuda_support.h"
 #include "ops/cuda/decoder_step.h"
@@ -22,11 +22,10 @@ namespace quire {
 namespace cuda {
 
 void fail_device(cudaError_t error, const char* what, const char* file, int line) {
-  std::fprintf(
-      stderr,
-      "%s:%d: the GPU failed: %s (%s) in %s: nothing can run on it in this process any more; start it anew, and "
-      "if it happens again, look at the kernel's log for Xid errors\n",
-      file, line, cudaGetErrorString(error), cudaGetErrorName(error), what);
+  tell_last_words(std::string(file) + ":" + std::to_string(line) + ": the GPU failed: " + cudaGetErrorString(error) +
+                  " (" + cudaGetErrorName(error) + ") in " + what +
+                  ": nothing can run on it in this process any more; start it anew, and if it happens again, look at "
+                  "the kernel's log for Xid errors");
   // Not abort: a core file would have all pinned memory in it.
   std::_Exit(1);
 }

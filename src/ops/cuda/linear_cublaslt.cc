@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdio>
 #include <cstdlib>
+#include <string>
 
+#include "base/last_words.h"
 #include "ops/cuda/cuda_support.h"
 #include "ops/cuda/elementwise.h"
 #include "ops/cuda/linear_answers.h"
@@ -31,13 +32,13 @@ constexpr int64_t kLeastPart = 1024;
 constexpr int kTuneCandidates = 16;
 constexpr int kTuneRepeats = 3;
 
-#define CUBLAS_CHECK(expression)                                                                   \
-  do {                                                                                             \
-    if (const cublasStatus_t quire_status = (expression); quire_status != CUBLAS_STATUS_SUCCESS) { \
-      std::fprintf(stderr, "%s:%d: cuBLASLt failed: %s in %s\n", __FILE__, __LINE__,               \
-                   cublasLtGetStatusString(quire_status), #expression);                            \
-      std::abort();                                                                                \
-    }                                                                                              \
+#define CUBLAS_CHECK(expression)                                                                           \
+  do {                                                                                                     \
+    if (const cublasStatus_t quire_status = (expression); quire_status != CUBLAS_STATUS_SUCCESS) {         \
+      tell_last_words(std::string(__FILE__ ":") + std::to_string(__LINE__) +                               \
+                      ": cuBLASLt failed: " + cublasLtGetStatusString(quire_status) + " in " #expression); \
+      std::abort();                                                                                        \
+    }                                                                                                      \
   } while (false)
 
 cudaDataType_t cuda_type(DType dtype) {
