@@ -1,5 +1,5 @@
-// The row `gemv`: one token, weights of 8 bits, or of its dtype where `gemv_tokens` does not fit; and the fused forms that a decoder's layer wants of it: the
-// norm of the input before, the gated activation behind.
+// The row `gemv`: one token, weights of 8 bits, or of its dtype where `gemv_tokens` does not fit; and the fused forms
+// that a decoder's layer wants of it: the norm of the input before, the gated activation behind.
 //
 // A block is k / (E S) threads, E the weights in 16 bytes; thread i holds the inputs E i .. of each of S slices of k in
 // registers, for all outputs. The block takes R weight rows at a time, every blocks-th batch of R. A ring of six
