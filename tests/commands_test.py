@@ -357,6 +357,7 @@ class OutputTest(unittest.TestCase):
         for command in (["serve", "m"], ["serve", "m", "--log-format", "json"], ["run-batch", "m"]):
             result = run(*command, "--served-model-name", os.fsdecode(b"a\xff"), check_code=2)
             self.assertIn("--served-model-name: the name is not UTF-8", result.err)
+            self.assertIn("--served-model-name: the name is empty", run(*command, "--served-model-name", "", check_code=2).err)
 
     @needs_model
     def test_int8_of_what_is_quantized_already_is_told_to_change_nothing(self):

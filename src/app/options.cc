@@ -133,6 +133,7 @@ void add_model_argument(CLI::App& parser, std::string& model) {
 
 CLI::Option* add_model_names_flag(CLI::App& parser, std::vector<std::string>& names, const char* meaning) {
   return parser.add_option("--served-model-name", names, meaning)->check([](const std::string& name) {
+    if (name.empty()) return std::string("the name is empty: requests would have to ask for a model without one");
     return is_valid_utf8(name)
                ? std::string()
                : "the name is not UTF-8, which the API's JSON is written in: give one that is, or set the "

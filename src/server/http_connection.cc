@@ -59,7 +59,7 @@ bool has_coded_body(const HttpRequest& request) {
   return false;
 }
 
-// How an answer of a handler's is told in the log.
+// How an answer is told in the log.
 const char* reason_of_status(int status) {
   if (status < 400) return "ok";
   if (status >= 500) return "failed";
@@ -207,8 +207,7 @@ void HttpConnection::on_head() {
   request_id_ = make_request_id(request.header("x-request-id"));
   answer_began_ = transport_->now();
   if (reader_->has_unknown_expectation()) {
-    return refuse(http_error_response(417, "the only expectation that is understood is 100-continue"), "bad_request",
-                  false);
+    return refuse(http_error_response(417, "the only expectation that is understood is 100-continue"), false);
   }
   admission_ = context_->front_door.admit(request, request_id_);
   if (!admission_.refusal.has_value() && has_coded_body(request)) {
@@ -222,7 +221,7 @@ void HttpConnection::on_head() {
   if (admission_.refusal.has_value()) {
     const std::optional<uint64_t> length = reader_->content_length();
     const bool is_small = length.has_value() && *length <= kMaxDiscardedBodyBytes && !reader_->expects_continue();
-    if (!is_small) return refuse(*std::move(admission_.refusal), "refused", false);
+    if (!is_small) return refuse(*std::move(admission_.refusal), false);
     // The small body is read and dropped: see dispatch.
   }
   const size_t max_bytes = admission_.max_body_bytes > 0 ? admission_.max_body_bytes : context_->limits.max_body_bytes;
@@ -252,8 +251,7 @@ void HttpConnection::dispatch() {
   }
   if (admission_.refusal.has_value()) {
     // A browser's question about what it may ask is answered here too.
-    const bool is_refused = admission_.refusal->status >= 400;
-    return refuse(*std::move(admission_.refusal), is_refused ? "refused" : "ok", reader_->is_keep_alive());
+    return refuse(*std::move(admission_.refusal), reader_->is_keep_alive());
   }
   phase_ = Phase::kAnswering;
   read_deadline_ = TimePoint::max();
@@ -279,7 +277,7 @@ void HttpConnection::dispatch() {
 }
 
 // An answer of our own to a request that no handler sees.
-void HttpConnection::refuse(HttpResponse response, const char* reason, bool keeps_alive) {
+void HttpConnection::refuse(HttpResponse response, bool keeps_alive, const char* reason) {
   phase_ = Phase::kAnswering;
   read_deadline_ = TimePoint::max();
   if (request_id_.empty()) request_id_ = make_request_id({});
@@ -292,7 +290,7 @@ void HttpConnection::refuse(HttpResponse response, const char* reason, bool keep
   is_http11_ = reader_->state() == HttpRequestReader::State::kFailed || reader_->is_http11();
   reader_.reset();
   outcome_.status = response.status;
-  outcome_.reason = reason;
+  outcome_.reason = reason != nullptr ? reason : reason_of_status(response.status);
   std::string bytes = make_head(response, false);
   if (!is_head_request_) bytes += response.body;
   has_all_output_ = true;
@@ -302,7 +300,7 @@ void HttpConnection::refuse(HttpResponse response, const char* reason, bool keep
 void HttpConnection::refuse_unreadable() {
   const int status = reader_->error_status();
   answer_began_ = transport_->now();
-  refuse(http_error_response(status, reader_->error_message()), "bad_request", false);
+  refuse(http_error_response(status, reader_->error_message()), false);
 }
 
 // ---- Answers -------------------------------------------------------------------------------------------------------
@@ -489,7 +487,7 @@ void HttpConnection::on_alarm() {
   if (phase_ == Phase::kReading && now >= read_deadline_) {
     if (!reader_->has_started()) return close_after_answer();  // between requests, or nothing ever came
     answer_began_ = now;
-    return refuse(http_error_response(408, "the request did not come in time"), "read_timeout", false);
+    return refuse(http_error_response(408, "the request did not come in time"), false, "read_timeout");
   }
   update_alarm();
 }

@@ -57,7 +57,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void process();
   void on_head();
   void dispatch();
-  void refuse(HttpResponse response, const char* reason, bool keeps_alive);
+  // `reason` for the log; null: that of the status.
+  void refuse(HttpResponse response, bool keeps_alive, const char* reason = nullptr);
   void refuse_unreadable();
   std::string make_head(const HttpResponse& response, bool is_stream);
   void take_output();

@@ -241,6 +241,15 @@ TEST_F(HttpConnectionTest, BrokenRequestsGetAnErrorObject) {
   EXPECT_EQ(door_.finished.back(), " 400 bad_request");
 }
 
+TEST_F(HttpConnectionTest, TheReasonOfABrokenRequestIsThatOfItsStatus) {
+  open();
+  EXPECT_TRUE(exchange("GET /" + std::string(100'000, 'a') + " HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 431"));
+  EXPECT_EQ(door_.finished.back(), " 431 refused");
+  open();
+  EXPECT_TRUE(exchange("GET / HTTP/2.0\r\n\r\n").starts_with("HTTP/1.1 505"));
+  EXPECT_EQ(door_.finished.back(), " 505 failed");
+}
+
 TEST_F(HttpConnectionTest, EventsAreChunks) {
   open();
   exchange(get("/slow"));
