@@ -304,7 +304,11 @@ void launch(const LinearCall& call) {
                                dim3(kThreads), kSharedBytes, w_map, x_map, args);
 }
 
-template <typename T, int N, int Width = N<kManyRows ? 4 : 1> void launch_stage(const LinearCall& call) {
+template <int N>
+constexpr int kMostBoxes = (N < kManyRows) ? 4 : 1;
+
+template <typename T, int N, int Width = kMostBoxes<N>>
+void launch_stage(const LinearCall& call) {
   if constexpr (Width > 1 && Width * (N + kTokens) * kBoxBytes > kMostStageBytes) {
     if (Width * (N + token_rows_of(call.x.size(0))) * kBoxBytes > kMostStageBytes) {
       return launch_stage<T, N, Width / 2>(call);
