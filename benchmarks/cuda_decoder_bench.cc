@@ -62,13 +62,13 @@ StackCase stack_case(const std::string& format, int num_layers, int length) {
   return c;
 }
 
-std::unique_ptr<Gpu> create_gpu(const std::string& format, bool is_strict) {
-  return Gpu::create({{"decoder_step", is_strict ? "off" : "on"}}, Compute::kAuto,
+std::unique_ptr<Gpu> create_gpu(const std::string& format, bool has_step, bool is_strict) {
+  return Gpu::create({{"decoder_step", has_step ? "on" : "off"}}, Compute::kAuto,
                      format == "fp8" ? WeightQuantization::kF8 : WeightQuantization::kNone, is_strict);
 }
 
 void run(const std::string& format, int num_layers, int length) {
-  const std::unique_ptr<Gpu> gpu = create_gpu(format, false);
+  const std::unique_ptr<Gpu> gpu = create_gpu(format, /*has_step=*/true, /*is_strict=*/false);
   if (gpu == nullptr) return;
   TestRandom random(5);
   const StackCase c = stack_case(format, num_layers, length);
@@ -94,7 +94,7 @@ class Sequences {
       : case_(c),
         n_(num_sequences),
         layers_(gpu, random, c),
-        x_(gpu, c.dtype, n_, c.hidden),
+        x_(gpu, gpu.ops().residual_dtype(c.dtype), n_, c.hidden),
         table_(gpu, DType::kF32, n_, c.head_dim) {
     x_.fill(random.normals(n_ * c.hidden));
     table_.fill(random.normals(n_ * c.head_dim));
@@ -170,7 +170,7 @@ class Sequences {
 };
 
 void run_sequences(int num_sequences, bool is_strict, const std::string& format, int num_layers, int length) {
-  const std::unique_ptr<Gpu> gpu = create_gpu(format, is_strict);
+  const std::unique_ptr<Gpu> gpu = create_gpu(format, /*has_step=*/false, is_strict);
   if (gpu == nullptr) return;
   TestRandom random(5);
   Sequences sequences(*gpu, random, stack_case(format, num_layers, length), num_sequences);

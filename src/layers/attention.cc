@@ -11,7 +11,7 @@ void attention_layer(StepContext& context, const StepBatch& batch, const Attenti
   const PagedKv& kv = context.layer_kv[index];
   const StepKvGroup& group = batch.kv_groups[static_cast<size_t>(context.layer_group[index])];
 
-  const DType dtype = inputs.x.dtype();
+  const DType dtype = inputs.norm.output_dtype(inputs.x);
   const int64_t num_tokens = inputs.x.size(0);
   const int64_t query_size = static_cast<int64_t>(layer.num_heads) * layer.head_dim;
   const int64_t kv_size = static_cast<int64_t>(layer.num_kv_heads) * layer.head_dim;

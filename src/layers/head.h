@@ -7,8 +7,7 @@
 namespace quire {
 
 struct HeadLayer {
-  ConstTensorView norm;  // [hidden] f32
-  float norm_epsilon = 0.0f;
+  InputNorm norm;
   Linear output;          // outputs: the vocabulary
   float soft_cap = 0.0f;  // 0: none
 };

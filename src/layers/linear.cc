@@ -33,7 +33,7 @@ void norm_linear(StepContext& context, const Linear& layer, TensorView y, ConstT
     return;
   }
   const ArenaScope scope(op_context.scratch);
-  const TensorView normed = op_context.scratch.take(x.dtype(), {x.size(0), x.size(1)});
+  const TensorView normed = op_context.scratch.take(norm.output_dtype(x), {x.size(0), x.size(1)});
   context.ops.rms_norm(op_context, normed, x, norm.weight, norm.epsilon);
   linear(context, layer, y, normed);
 }

@@ -59,9 +59,10 @@ Result<StepOutput> Decoder::forward(StepContext& context, const StepBatch& batch
   output.hidden = arena.take(parts_.activation_dtype, {batch.num_hidden_rows, parts_.config.hidden_size});
 
   const ArenaScope scope(arena);
-  const Stream all = take_stream(arena, num_tokens);
+  const DType residual_dtype = ops.residual_dtype(parts_.activation_dtype);
+  const Stream all = take_stream(arena, residual_dtype, num_tokens);
   // After the last attention only the wanted rows go on.
-  const Stream wanted = take_stream(arena, num_output_rows);
+  const Stream wanted = take_stream(arena, residual_dtype, num_output_rows);
 
   const ConstTensorView positions(batch.positions.raw_data(), DType::kI32, {num_tokens});
   std::array<TensorView, kMaxRopes> rope_tables;
@@ -84,7 +85,7 @@ Result<StepOutput> Decoder::forward(StepContext& context, const StepBatch& batch
     const bool is_last = &layer == &parts_.layers.back();
     const Stream& stream = is_last ? wanted : all;
     AttentionInputs inputs = {.x = all.hidden,
-                              .norm = {layer.attention_norm, parts_.config.norm_epsilon},
+                              .norm = {layer.attention_norm, parts_.config.norm_epsilon, parts_.activation_dtype},
                               .rope_table = rope_tables[static_cast<size_t>(layer.rope_index)],
                               .residual = {},
                               .rows = {}};
@@ -95,8 +96,8 @@ Result<StepOutput> Decoder::forward(StepContext& context, const StepBatch& batch
     run_layer(context, batch, layer, stream, inputs);
   }
   if (batch.num_hidden_rows > 0) {
-    ops.rms_norm(op_context, output.hidden, wanted.hidden.slice(0, num_logit_rows, num_output_rows), parts_.head.norm,
-                 parts_.head.norm_epsilon);
+    ops.rms_norm(op_context, output.hidden, wanted.hidden.slice(0, num_logit_rows, num_output_rows),
+                 parts_.head.norm.weight, parts_.head.norm.epsilon);
   }
   head_layer(context, parts_.head, output.logits, wanted.hidden.slice(0, 0, num_logit_rows));
   return output;
@@ -119,13 +120,16 @@ bool Decoder::try_step(StepContext& context, const StepBatch& batch, const Tenso
                                                        .batch = batch.kv_groups[0].batch});
 }
 
-Decoder::Stream Decoder::take_stream(Arena& arena, int64_t num_rows) const {
+Decoder::Stream Decoder::take_stream(Arena& arena, DType residual_dtype, int64_t num_rows) const {
   const DType dtype = parts_.activation_dtype;
   const int64_t hidden_size = parts_.config.hidden_size;
-  Stream stream = {.hidden = arena.take(dtype, {num_rows, hidden_size}), .normed = {}, .delta = {}};
+  Stream stream = {
+      .hidden = arena.take(residual_dtype, {num_rows, hidden_size}), .middle = {}, .normed = {}, .delta = {}};
   if (parts_.layers[0].mlp_post_norm.is_given()) {
     stream.normed = arena.take(dtype, {num_rows, hidden_size});
     stream.delta = arena.take(dtype, {num_rows, hidden_size});
+  } else {
+    stream.middle = arena.take(residual_dtype, {num_rows, hidden_size});
   }
   return stream;
 }
@@ -145,8 +149,9 @@ void Decoder::run_layer(StepContext& context, const StepBatch& batch, const Deco
   } else {
     AttentionInputs residual_inputs = inputs;
     residual_inputs.residual = stream.hidden;
-    attention_layer(context, batch, layer.attention, stream.hidden, residual_inputs);
-    mlp_layer(context, layer.mlp, stream.hidden, stream.hidden, {layer.mlp_norm, epsilon}, stream.hidden);
+    attention_layer(context, batch, layer.attention, stream.middle, residual_inputs);
+    mlp_layer(context, layer.mlp, stream.hidden, stream.middle, {layer.mlp_norm, epsilon, parts_.activation_dtype},
+              stream.middle);
   }
 }
 

@@ -50,11 +50,14 @@ class Decoder final : public Model {
  private:
   // The rows that a layer works on.
   struct Stream {
-    TensorView hidden;  // [num_rows, hidden]: the residual stream
-    TensorView normed;  // the input of the MLP; sandwich norms only, likewise:
+    TensorView hidden;  // [num_rows, hidden]: the residual stream, of Ops::residual_dtype
+    // The same behind attention: products whose y is not their residual need no copy of it (linear_many_tokens.cu). Not
+    // with sandwich norms, which add to `hidden` and alone have the others:
+    TensorView middle;
+    TensorView normed;  // the input of the MLP
     TensorView delta;   // a part's output before it is added
   };
-  Stream take_stream(Arena& arena, int64_t num_rows) const;
+  Stream take_stream(Arena& arena, DType residual_dtype, int64_t num_rows) const;
   // One layer. Where inputs.rows are given, `stream` has these rows alone.
   void run_layer(StepContext& context, const StepBatch& batch, const DecoderLayer& layer, const Stream& stream,
                  const AttentionInputs& inputs) const;

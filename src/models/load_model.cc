@@ -193,13 +193,14 @@ Result<std::unique_ptr<Model>> load_model(const Checkpoint& checkpoint, Ops& ops
   parts.num_kv_heads = heads.num_kv_heads;
   parts.embedding = weights.matrix(weight_names::kEmbedding);
   parts.layers.resize(static_cast<size_t>(config.num_layers));
-  parts.head.norm_epsilon = config.norm_epsilon;
+  parts.head.norm.epsilon = config.norm_epsilon;
+  parts.head.norm.stream_rounds_to = parts.activation_dtype;
   parts.head.soft_cap = config.logit_soft_cap;
   parts.head.output.parts.push_back({weights.matrix(weight_names::kHead), {}});
 
   SmallTensors small;
   Assembler assembler(map, weights, small);
-  assembler.take_norm(parts.head.norm, weight_names::kFinalNorm);
+  assembler.take_norm(parts.head.norm.weight, weight_names::kFinalNorm);
   for (int i = 0; i < config.num_layers; ++i) {
     fill_layer(assembler, spec, config, checkpoint.kind, heads, i, parts.layers[static_cast<size_t>(i)]);
   }

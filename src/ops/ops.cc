@@ -49,7 +49,7 @@ void Ops::norm_linear(OpContext& context, TensorView y, ConstTensorView x, const
     return;
   }
   const ArenaScope scope(context.scratch);
-  const TensorView normed = context.scratch.take(x.dtype(), {x.size(0), x.size(1)});
+  const TensorView normed = context.scratch.take(norm.output_dtype(x), {x.size(0), x.size(1)});
   rms_norm(context, normed, x, norm.weight, norm.epsilon);
   linear(context, y, normed, weight, epilogue);
 }
@@ -57,7 +57,7 @@ void Ops::norm_linear(OpContext& context, TensorView y, ConstTensorView x, const
 void Ops::norm_gated_linear(OpContext& context, TensorView y, ConstTensorView x, const InputNorm& norm,
                             const Weight& weight, ConstTensorView bias, Activation activation) {
   const ArenaScope scope(context.scratch);
-  const TensorView both = context.scratch.take(x.dtype(), {x.size(0), weight.n});
+  const TensorView both = context.scratch.take(y.dtype(), {x.size(0), weight.n});
   norm_linear(context, both, x, norm, weight, {.bias = bias, .residual = {}});
   gated_activation(context, y, both.slice(1, 0, weight.n / 2), both.slice(1, weight.n / 2, weight.n), activation);
 }

@@ -4,7 +4,8 @@
 // all:
 //   - Shapes are written [outer, .., inner]. The last dimension is contiguous unless said otherwise; outer strides are
 //   free.
-//   - Activations are f32 on the CPU and bf16, f16 or f32 on the GPU; all activations of one call share a dtype.
+//   - Activations are f32 on the CPU and bf16, f16 or f32 on the GPU; all activations of one call share a dtype, but
+//   for the residual stream, which may be f32 beside 16-bit activations (Ops::residual_dtype).
 //   - Sums, norms, softmax and angles are computed in float and rounded once, when the output is stored.
 //   - Outputs do not overlap inputs, except where a comment says that one may be the other (exactly, not shifted).
 //   - Sizes may be zero: then nothing is done. Shapes that do not fit are a CHECK: callers have validated the world.
@@ -59,6 +60,12 @@ struct Epilogue {
 struct InputNorm {
   ConstTensorView weight;  // [k] f32
   float epsilon = 0.0f;
+  DType stream_rounds_to = DType::kF32;  // what an f32 input is once normed; of another dtype it keeps its own
+
+  // Of what is multiplied, where x is the input.
+  DType output_dtype(const ConstTensorView& x) const {
+    return weight.is_given() && x.dtype() == DType::kF32 ? stream_rounds_to : x.dtype();
+  }
 };
 
 enum class RopeStyle : uint8_t {
@@ -175,6 +182,11 @@ class Ops {
   // disk) is not mixed with ours. The default body takes the description.
   virtual std::string numerics() const { return description(); }
 
+  // The dtype of the residual stream beside activations of this dtype: embedding's y; x of the norms (and of
+  // norm_linear, norm_gated_linear); y and residual of the products that add to it; y and a of add. All its roundings
+  // add up, so a stream in f32 takes a third off all errors of 16-bit activations, and cannot overflow in f16.
+  virtual DType residual_dtype(DType activation_dtype) const { return activation_dtype; }
+
   // Whether K and V can be kept in this dtype.
   virtual bool takes_kv_dtype(DType dtype) const {
     return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
@@ -222,15 +234,17 @@ class Ops {
   // y[i] = x[rows[i]].   y: [num_rows, hidden]   x: [num_tokens, hidden]   rows: [num_rows] i32
   virtual void gather_rows(OpContext& context, TensorView y, ConstTensorView x, ConstTensorView rows) = 0;
 
-  // y[t] = x[t] / sqrt(mean(x[t]²) + epsilon) * weight, over the last dimension. y may be x.
+  // y[t] = x[t] / sqrt(mean(x[t]²) + epsilon) * weight, over the last dimension. y may be x. x may be the residual
+  // stream.
   //   x, y: [num_tokens, hidden] or [num_tokens, num_heads, head_dim]   weight: [hidden or head_dim] f32
   virtual void rms_norm(OpContext& context, TensorView y, ConstTensorView x, ConstTensorView weight, float epsilon) = 0;
 
-  // x += delta; y = rms_norm(x). Fused; the default body calls add and rms_norm.
+  // x += delta; y = rms_norm(x), of the residual stream x. Fused; the default body calls add and rms_norm.
   virtual void add_rms_norm(OpContext& context, TensorView y, TensorView x, ConstTensorView delta,
                             ConstTensorView weight, float epsilon);
 
-  // y = a + b, elementwise. y may be a or b.   all: [num_tokens, hidden]
+  // y = a + b, elementwise. y may be a or b.   all: [num_tokens, hidden], of one dtype, or y and a f32 (the residual
+  // stream)
   virtual void add(OpContext& context, TensorView y, ConstTensorView a, ConstTensorView b) = 0;
 
   // y = activation(gate) * up.   y, gate, up: [num_tokens, intermediate]; y may be gate or up

@@ -44,12 +44,22 @@ class CudaRecording final : public Ops::Recording {
   cudaGraphExec_t graph_;
 };
 
-void check_same_shape(const ConstTensorView& a, const ConstTensorView& b) {
+void check_same_sizes(const ConstTensorView& a, const ConstTensorView& b) {
   CHECK(a.rank() == b.rank());
-  CHECK(a.dtype() == b.dtype());
   for (int d = 0; d < a.rank(); ++d) CHECK(a.size(d) == b.size(d));
   CHECK(a.is_last_dimension_contiguous());
   CHECK(b.is_last_dimension_contiguous());
+}
+
+void check_same_shape(const ConstTensorView& a, const ConstTensorView& b) {
+  CHECK(a.dtype() == b.dtype());
+  check_same_sizes(a, b);
+}
+
+// Whether `activations` may stand beside the residual stream.
+void check_beside(const ConstTensorView& stream, const ConstTensorView& activations) {
+  CHECK(activations.dtype() == stream.dtype() || stream.dtype() == DType::kF32);
+  check_same_sizes(stream, activations);
 }
 
 template <typename Call>
@@ -158,7 +168,7 @@ CudaOps::~CudaOps() {
 
 std::string CudaOps::numerics() const {
   // Raised whenever a row, or the choice of rows, gives other numbers than before.
-  constexpr int kVersion = 9;
+  constexpr int kVersion = 10;
   std::string text = description_ + ", numerics " + std::to_string(kVersion);
   if (weight_quantization_ == WeightQuantization::kF8) text += ", weights in e4m3";
   if (weight_quantization_ == WeightQuantization::kI8) text += ", weights in int8";
@@ -167,6 +177,11 @@ std::string CudaOps::numerics() const {
     if (row != "off") text += ", " + op + "=" + row;  // what is off anyway
   }
   return text;
+}
+
+DType CudaOps::residual_dtype(DType activation_dtype) const {
+  const bool rounds_inputs = weight_quantization_ != WeightQuantization::kNone;
+  return rounds_inputs || forced_kernel("decoder_step") == "on" ? activation_dtype : DType::kF32;
 }
 
 std::vector<TunedProduct> CudaOps::tuned_products() const {
@@ -286,7 +301,7 @@ void CudaOps::gather_rows(OpContext& context, TensorView y, ConstTensorView x, C
 
 void CudaOps::rms_norm(OpContext& context, TensorView y, ConstTensorView x, ConstTensorView weight, float epsilon) {
   CHECK(x.rank() == 2 || x.rank() == 3);
-  check_same_shape(y, x);
+  check_beside(x, y);
   CHECK(weight.num_elements() == x.size(x.rank() - 1));
   cuda::rms_norm(stream_of(context), {.y = y, .x = x, .delta = {}, .x_sum = {}, .weight = weight, .epsilon = epsilon});
 }
@@ -294,8 +309,8 @@ void CudaOps::rms_norm(OpContext& context, TensorView y, ConstTensorView x, Cons
 void CudaOps::add_rms_norm(OpContext& context, TensorView y, TensorView x, ConstTensorView delta,
                            ConstTensorView weight, float epsilon) {
   CHECK(x.rank() == 2 || x.rank() == 3);
-  check_same_shape(y, x);
-  check_same_shape(delta, x);
+  check_beside(x, y);
+  check_same_shape(delta, y);
   CHECK(weight.num_elements() == x.size(x.rank() - 1));
   cuda::rms_norm(stream_of(context),
                  {.y = y, .x = x, .delta = delta, .x_sum = x, .weight = weight, .epsilon = epsilon});
@@ -304,8 +319,8 @@ void CudaOps::add_rms_norm(OpContext& context, TensorView y, TensorView x, Const
 void CudaOps::add(OpContext& context, TensorView y, ConstTensorView a, ConstTensorView b) {
   CHECK(y.rank() == 2);
   check_same_shape(y, a);
-  check_same_shape(y, b);
-  cuda::binary(stream_of(context), cuda::BinaryOp::kAdd, y, a, b);
+  check_beside(y, b);
+  cuda::add(stream_of(context), y, a, b);
 }
 
 void CudaOps::gated_activation(OpContext& context, TensorView y, ConstTensorView gate, ConstTensorView up,

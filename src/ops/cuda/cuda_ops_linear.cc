@@ -104,7 +104,7 @@ void CudaOps::norm_gated_linear(OpContext& context, TensorView y, ConstTensorVie
     return Ops::norm_gated_linear(context, y, x, norm, weight, bias, activation);
   }
   const ArenaScope scope(context.scratch);
-  const TensorView normed = context.scratch.take(x.dtype(), {x.size(0), x.size(1)});
+  const TensorView normed = context.scratch.take(call.dtype(), {x.size(0), x.size(1)});
   rms_norm(context, normed, x, norm.weight, norm.epsilon);
   norm_gated_linear(context, y, normed, {}, weight, bias, activation);
 }
@@ -112,10 +112,9 @@ void CudaOps::norm_gated_linear(OpContext& context, TensorView y, ConstTensorVie
 void CudaOps::norm_gated_linear_f8(OpContext& context, const cuda::LinearCall& call) {
   const TensorView& y = call.y;
   const ArenaScope scope(context.scratch);
-  const TensorView both = context.scratch.take(call.x.dtype(), {y.size(0), 2 * y.size(1)});
+  const TensorView both = context.scratch.take(y.dtype(), {y.size(0), 2 * y.size(1)});
   norm_linear(context, both, call.x, call.norm, call.weight, call.epilogue);
-  if (y.dtype() == both.dtype() && cuda::accepts_gate_tokens(y) &&
-      cuda::fits_f8_tokens(*library_, y.size(0), y.size(1))) {
+  if (cuda::accepts_gate_tokens(y) && cuda::fits_f8_tokens(*library_, y.size(0), y.size(1))) {
     const cuda::F8Tokens tokens = cuda::f8_tokens(*library_, y.size(0), y.size(1));
     cuda::gate_tokens_to_f8(stream_of(context),
                             {.y = y, .both = both, .gate = call.gate, .codes = tokens.codes, .scales = tokens.scales});
@@ -134,7 +133,7 @@ void CudaOps::strict_gated_linear(OpContext& context, const cuda::LinearCall& ca
     return Ops::norm_gated_linear(context, call.y, call.x, call.norm, call.weight, call.epilogue.bias, activation);
   }
   const ArenaScope scope(context.scratch);
-  const TensorView normed = context.scratch.take(call.x.dtype(), {call.x.size(0), call.x.size(1)});
+  const TensorView normed = context.scratch.take(call.dtype(), {call.x.size(0), call.x.size(1)});
   rms_norm(context, normed, call.x, call.norm.weight, call.norm.epsilon);
   normed_call.x = normed;
   cuda::linear_strict(normed_call);

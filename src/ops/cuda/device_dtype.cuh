@@ -77,6 +77,15 @@ struct alignas(sizeof(T) * V) Vector {
   T v[V];
 };
 
+// Eight floats, from an address that is a multiple of 16 bytes.
+__device__ __forceinline__ void load_eight(float (&values)[8], const float* data) {
+#pragma unroll
+  for (int i = 0; i < 8; i += 4) {
+    const float4 four = *reinterpret_cast<const float4*>(data + i);
+    values[i] = four.x, values[i + 1] = four.y, values[i + 2] = four.z, values[i + 3] = four.w;
+  }
+}
+
 // How many elements 16 bytes hold.
 template <typename T>
 constexpr int kVectorSize = 16 / static_cast<int>(sizeof(T));

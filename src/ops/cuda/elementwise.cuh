@@ -50,13 +50,16 @@ Rows<const T*> rows_of(const ConstTensorView& x) {
   return {static_cast<const T*>(x.raw_data()), x.stride(0), x.rank() == 3 ? x.stride(1) : 0};
 }
 
-// Whether every row can be read in vectors of 16 bytes.
-inline bool is_vectorizable(const ConstTensorView& x) {
-  const int64_t per_vector = 16 / dtype_bytes(x.dtype());
+// Whether every row can be read in vectors of so many elements.
+inline bool has_vectors(const ConstTensorView& x, int64_t per_vector) {
   for (int d = 0; d + 1 < x.rank(); ++d) {
     if (x.stride(d) % per_vector != 0) return false;
   }
-  return is_aligned(x.raw_data(), 16) && x.size(x.rank() - 1) % per_vector == 0;
+  return is_aligned(x.raw_data(), per_vector * dtype_bytes(x.dtype())) && x.size(x.rank() - 1) % per_vector == 0;
+}
+// In vectors of 16 bytes.
+inline bool is_vectorizable(const ConstTensorView& x) {
+  return has_vectors(x, 16 / dtype_bytes(x.dtype()));
 }
 
 inline dim3 row_grid(int64_t num_rows, int64_t num_items) {

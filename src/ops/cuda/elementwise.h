@@ -10,9 +10,11 @@
 
 namespace quire::cuda {
 
-enum class BinaryOp : uint8_t { kAdd, kSiluMultiply, kGeluTanhMultiply };
+enum class BinaryOp : uint8_t { kSiluMultiply, kGeluTanhMultiply };
 
 void binary(cudaStream_t stream, BinaryOp op, const TensorView& y, const ConstTensorView& a, const ConstTensorView& b);
+// y = a + b; y and a are of one dtype, b of the same, or of 16 bits beside f32.
+void add(cudaStream_t stream, const TensorView& y, const ConstTensorView& a, const ConstTensorView& b);
 // y = residual + bias, or bias alone where no residual is given; y may be the residual.   bias: [size] f32
 void add_bias(cudaStream_t stream, const TensorView& y, const ConstTensorView& residual, const ConstTensorView& bias);
 // Rows of x as e4m3, [num_tokens, k], each with a scale that makes its largest 448; normed first, and rounded to x's
@@ -41,11 +43,12 @@ void quantize_groups_to_f8(cudaStream_t stream, const QuantizeGroupsArgs& args);
 void soft_cap(cudaStream_t stream, const TensorView& x, float cap);
 void gather_rows(cudaStream_t stream, const TensorView& y, const ConstTensorView& x, const ConstTensorView& rows);
 
-// y = rms_norm(x) * weight; where delta is given, x becomes x + delta first, rounded to its dtype.
+// y = rms_norm(x) * weight; where delta is given, x becomes x + delta first, rounded to its dtype. x is of y's dtype,
+// or f32.
 struct RmsNormArgs {
   TensorView y;
   ConstTensorView x;
-  ConstTensorView delta;  // or not given
+  ConstTensorView delta;  // of y's dtype; or not given
   TensorView x_sum;       // x again, where delta is given
   ConstTensorView weight;
   float epsilon;

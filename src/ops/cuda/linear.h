@@ -27,6 +27,10 @@ struct LinearCall {
   InputNorm norm = {};           // of x; only the rows of one token and of e4m3 take one; these and `even_rows` a gate:
   Gate gate = Gate::kNone;       // y = activation(first half of the outputs) * second half
   bool is_strict = false;        // a token's bits shall not depend on the number of tokens: see linear_strict.h
+
+  // Of what is multiplied: the template argument of kernels. x itself is f32 where the residual stream is and a norm
+  // is given.
+  DType dtype() const { return norm.output_dtype(x); }
 };
 
 std::span<const KernelRow<LinearCall>> linear_rows();

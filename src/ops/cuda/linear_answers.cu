@@ -38,12 +38,9 @@ unsigned num_blocks_of(int64_t size) {
 }  // namespace
 
 void fill_normal(cudaStream_t stream, DType dtype, void* x, int64_t size) {
-  if (dtype == DType::kBF16) {
-    fill_kernel<<<num_blocks_of(size), kThreads, 0, stream>>>(static_cast<bf16*>(x), size);
-  } else {
-    CHECK(dtype == DType::kF16);
-    fill_kernel<<<num_blocks_of(size), kThreads, 0, stream>>>(static_cast<f16*>(x), size);
-  }
+  dispatch_activation(dtype, [&](auto type) {
+    fill_kernel<<<num_blocks_of(size), kThreads, 0, stream>>>(static_cast<decltype(type)*>(x), size);
+  });
   CUDA_CHECK_LAUNCH();
 }
 

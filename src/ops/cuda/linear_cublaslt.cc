@@ -471,7 +471,7 @@ void linear(const LinearCall& call, std::string_view forced_row) {
   CHECK(call.x.is_last_dimension_contiguous());
   CHECK(call.y.is_last_dimension_contiguous());
   CHECK(is_activation_dtype(call.x.dtype()));
-  CHECK(call.y.dtype() == call.x.dtype() || call.y.dtype() == DType::kF32);
+  CHECK(call.y.dtype() == call.dtype() || call.y.dtype() == DType::kF32);
   if (call.epilogue.bias.is_given()) {
     CHECK(call.epilogue.bias.dtype() == DType::kF32);
     CHECK(call.epilogue.bias.num_elements() == weight.n);

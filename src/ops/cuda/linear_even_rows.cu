@@ -183,8 +183,21 @@ __global__ void __launch_bounds__(kThreads, 1)
     constexpr int kWords = N / 8;
     const int first_output = tile * outputs_of_tile + 2 * (lane % 4);
     const bool has_residual = output.residual != nullptr;
-    uint32_t residual[2][kWords];
-    if (has_residual && output.y_dtype != DType::kF32) {
+    const bool is_float = output.y_dtype == DType::kF32;
+    uint32_t residual[2][kWords];  // pairs of both tokens; of floats the firsts and the seconds of one token's pairs
+    const auto ask_for_floats = [&](int token) {
+      const float* const row = static_cast<const float*>(output.residual) + token * output.residual_stride;
+#pragma unroll
+      for (int j = 0; j < kWords; ++j) {
+        const int out = first_output + 8 * j;
+        if (token >= output.num_tokens || out >= output.num_outputs) break;
+        const float2 pair = __ldcg(reinterpret_cast<const float2*>(row + out));
+        residual[0][j] = __float_as_uint(pair.x);
+        residual[1][j] = __float_as_uint(pair.y);
+      }
+    };
+    if (has_residual && is_float) ask_for_floats(first_token);
+    if (has_residual && !is_float) {
 #pragma unroll
       for (int i = 0; i < 2 * kWords; ++i) {
         const int token = first_token + i / kWords * 8;
@@ -221,9 +234,8 @@ __global__ void __launch_bounds__(kThreads, 1)
           gate = gated(output.gate, kDTypeOf<T>, gate, sums[4 * (i / 2 + N / 16) + i % 2]);
         }
       }
-      const int64_t at = token * output.residual_stride;
       const int num_pairs = is_gated ? N / 16 : N / 8;
-      if (output.y_dtype == DType::kF32) {
+      if (is_float) {
         float* const row = static_cast<float*>(output.y) + token * output.y_stride;
 #pragma unroll
         for (int j = 0; j < N / 8; ++j) {
@@ -231,8 +243,7 @@ __global__ void __launch_bounds__(kThreads, 1)
           if (j >= num_pairs || out >= output.num_outputs) break;
           float2 sum = {sums[4 * j], sums[4 * j + 1]};
           if (has_residual) {
-            const float2 other = few::load_pair(output.residual, DType::kF32, at + out);
-            sum = {sum.x + other.x, sum.y + other.y};
+            sum = {sum.x + __uint_as_float(residual[0][j]), sum.y + __uint_as_float(residual[1][j])};
           }
           *reinterpret_cast<float2*>(row + out) = sum;
         }
@@ -254,8 +265,9 @@ __global__ void __launch_bounds__(kThreads, 1)
       for (int j = 0; j < N / 8; ++j) {
         sums[4 * j] = sums[4 * j + 2];
         sums[4 * j + 1] = sums[4 * j + 3];
-        residual[0][j] = residual[1][j];
+        if (!is_float) residual[0][j] = residual[1][j];
       }
+      if (has_residual && is_float) ask_for_floats(token + 8);
     }
   }
 }

@@ -42,6 +42,7 @@ struct Args {
   float epsilon;
   int n;  // rows of w
   int k;
+  bool is_x_float;  // normed, it becomes T
   bool is_y_float;
   Gate gate;
 };
@@ -127,12 +128,14 @@ __global__ void __launch_bounds__(kMaxThreads, 1) gemv_kernel(Args args) {
   for (int s = 0; s < S; ++s) {
 #pragma unroll
     for (int part = 0; part < E; part += 8) {
-      uint4 loaded = {0, 0, 0, 0};
+      float values[8] = {};
       if (element[s] < args.k) {
-        loaded = *reinterpret_cast<const uint4*>(static_cast<const T*>(args.x) + element[s] + part);
+        if (args.is_x_float) {
+          load_eight(values, static_cast<const float*>(args.x) + element[s] + part);
+        } else {
+          unpack<T>(values, *reinterpret_cast<const uint4*>(static_cast<const T*>(args.x) + element[s] + part));
+        }
       }
-      float values[8];
-      unpack<T>(values, loaded);
 #pragma unroll
       for (int j = 0; j < 8; ++j) x[s][part + j] = values[j];
     }
@@ -320,7 +323,7 @@ bool has_codes(const Weight& weight) {
 
 bool accepts_gemv(const LinearCall& call) {
   const Weight& weight = call.weight;
-  const DType dtype = call.x.dtype();
+  const DType dtype = call.dtype();
   if (dtype == DType::kF32 || call.x.size(0) != 1 || call.offsets.is_given() || weight.num_experts != 1) return false;
   const int64_t per_load = has_codes(weight) ? 16 : 8;
   return (has_codes(weight) || weight.format == (dtype == DType::kBF16 ? FormatId::kBF16 : FormatId::kF16)) &&
@@ -332,7 +335,7 @@ bool accepts_gemv(const LinearCall& call) {
 bool accepts_gated_gemv(const LinearCall& call) {
   // A batch needs a row of each half.
   return accepts_gemv(call) && call.weight.n % 2 == 0 &&
-         call.weight.k <= 2 * (has_codes(call.weight) ? 16 : 8) * kMaxThreads && call.y.dtype() == call.x.dtype();
+         call.weight.k <= 2 * (has_codes(call.weight) ? 16 : 8) * kMaxThreads && call.y.dtype() == call.dtype();
 }
 
 void linear_gemv(const LinearCall& call) {
@@ -347,11 +350,11 @@ void linear_gemv(const LinearCall& call) {
       .epsilon = call.norm.epsilon,
       .n = static_cast<int>(call.weight.n),
       .k = static_cast<int>(call.weight.k),
+      .is_x_float = call.x.dtype() == DType::kF32,
       .is_y_float = call.y.dtype() == DType::kF32,
       .gate = call.gate};
   const bool is_gated = call.gate != Gate::kNone;
-  (call.x.dtype() == DType::kBF16 ? launch_any<bf16> : launch_any<f16>)(call.stream, args, call.weight.layout,
-                                                                        is_gated);
+  (call.dtype() == DType::kBF16 ? launch_any<bf16> : launch_any<f16>)(call.stream, args, call.weight.layout, is_gated);
 }
 
 }  // namespace quire::cuda

@@ -52,7 +52,8 @@ constexpr int64_t shared_bytes(int64_t k) {
 struct Args {
   DeviceWeight w;
   const void* x;
-  DType x_dtype;
+  bool is_x_float;  // normed, it becomes `dtype`
+  DType dtype;      // of what is multiplied
   void* y;
   DType y_dtype;
   const float* bias;         // or null
@@ -127,31 +128,29 @@ __global__ void __launch_bounds__(kThreads, 1) gemv_integer_kernel(Args args) {
   const auto unpack_inputs = [&](float(&x)[8], const uint32_t(&words)[4]) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const bool is_bf16 = args.x_dtype == DType::kBF16;
+      const bool is_bf16 = args.dtype == DType::kBF16;
       x[2 * i] = is_bf16 ? low_float<bf16>(words[i]) : low_float<f16>(words[i]);
       x[2 * i + 1] = is_bf16 ? high_float<bf16>(words[i]) : high_float<f16>(words[i]);
     }
-  };
-  const auto load_norm = [&](float(&factors)[8], int at) {
-    const float4 low = *reinterpret_cast<const float4*>(args.norm_weight + at);
-    const float4 high = *reinterpret_cast<const float4*>(args.norm_weight + at + 4);
-    factors[0] = low.x, factors[1] = low.y, factors[2] = low.z, factors[3] = low.w;
-    factors[4] = high.x, factors[5] = high.y, factors[6] = high.z, factors[7] = high.w;
   };
   const bool is_normed = args.norm_weight != nullptr;
   float squares = 0;
   float largest = 0;
 #pragma unroll 4
   for (int at = static_cast<int>(threadIdx.x) * 8; at < k; at += kThreads * 8) {
-    const uint4 loaded = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(args.x) + at);
-    const uint32_t words[4] = {loaded.x, loaded.y, loaded.z, loaded.w};
-    uint32_t* const place = place_of(at);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) place[4 * i] = words[i];
     float x[8];
+    if (args.is_x_float) {
+      load_eight(x, static_cast<const float*>(args.x) + at);
+    } else {
+      const uint4 loaded = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(args.x) + at);
+      const uint32_t words[4] = {loaded.x, loaded.y, loaded.z, loaded.w};
+      uint32_t* const place = place_of(at);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) place[4 * i] = words[i];
+      unpack_inputs(x, words);
+    }
     float factors[8] = {1, 1, 1, 1, 1, 1, 1, 1};
-    unpack_inputs(x, words);
-    if (is_normed) load_norm(factors, at);
+    if (is_normed) load_eight(factors, args.norm_weight + at);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       squares += x[i] * x[i];
@@ -181,14 +180,17 @@ __global__ void __launch_bounds__(kThreads, 1) gemv_integer_kernel(Args args) {
     float sum = 0;
     if (at < k) {
       uint32_t* const place = place_of(at);
-      const uint32_t words[4] = {place[0], place[4], place[8], place[12]};
       float x[8];
-      unpack_inputs(x, words);
+      if (args.is_x_float) {  // too large to be kept: it comes again, from a cache
+        load_eight(x, static_cast<const float*>(args.x) + at);
+      } else {
+        unpack_inputs(x, {place[0], place[4], place[8], place[12]});
+      }
       if (is_normed) {
         float factors[8];
-        load_norm(factors, at);
+        load_eight(factors, args.norm_weight + at);
 #pragma unroll
-        for (int i = 0; i < 8; ++i) x[i] = round_as(args.x_dtype, x[i] * norm * factors[i]);
+        for (int i = 0; i < 8; ++i) x[i] = round_as(args.dtype, x[i] * norm * factors[i]);
       }
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -279,7 +281,7 @@ int64_t shared_bytes(ScaleKind kind, int64_t k) {
 
 bool accepts_gemv_integer(const LinearCall& call) {
   const Weight& weight = call.weight;
-  if (call.x.dtype() == DType::kF32 || call.x.size(0) != 1 || call.offsets.is_given() || weight.num_experts != 1) {
+  if (call.dtype() == DType::kF32 || call.x.size(0) != 1 || call.offsets.is_given() || weight.num_experts != 1) {
     return false;
   }
   if (weight.layout != Layout::kCudaPlanes || weight.quant().is_float) return false;
@@ -295,14 +297,15 @@ bool accepts_gemv_integer(const LinearCall& call) {
 
 bool accepts_gated_gemv_integer(const LinearCall& call) {
   // Panels of `gate` end where those of `up` begin.
-  return accepts_gemv_integer(call) && call.weight.n % (2 * kPanelLanes) == 0 && call.y.dtype() == call.x.dtype();
+  return accepts_gemv_integer(call) && call.weight.n % (2 * kPanelLanes) == 0 && call.y.dtype() == call.dtype();
 }
 
 void linear_gemv_integer(const LinearCall& call) {
   const int num_blocks = num_multiprocessors();
   const Args args{.w = device_weight(call.weight),
                   .x = call.x.raw_data(),
-                  .x_dtype = call.x.dtype(),
+                  .is_x_float = call.x.dtype() == DType::kF32,
+                  .dtype = call.dtype(),
                   .y = call.y.raw_data(),
                   .y_dtype = call.y.dtype(),
                   .bias = call.epilogue.bias.is_given() ? call.epilogue.bias.data<float>() : nullptr,

@@ -1,5 +1,5 @@
-// The row `gemv_tokens`: up to 16 tokens, 16-bit weights of their dtype, with the norm of the input before and the
-// gated activation behind.
+// The row `gemv_tokens`: up to 16 tokens, 16-bit weights of their dtype, with the norm of the input before (up to
+// eight tokens) and the gated activation behind.
 //
 // Blocks stay, one a multiprocessor, and take 16 weight rows at a time, every blocks-th batch of 16, so that work is
 // spread evenly. A warp has a slice of k, S steps of 32. The tokens of its slice are in registers, as the operand of
@@ -42,6 +42,8 @@ constexpr int kMostSteps = 8;
 constexpr int kPairSteps = 14;  // of blocks that share rows
 constexpr int kLeastK = 512;
 constexpr int kMostK = kMaxWarps * kMostSteps * kStepInputs;
+// Of a pair's slices few are in use where k is short: several tokens go to `even_rows` then.
+constexpr int kLeastKOfSeveral = kMostK * 3 / 2;
 constexpr int kMostPairK = 2 * kMaxWarps * kPairSteps * kStepInputs;
 
 struct Args {
@@ -58,6 +60,7 @@ struct Args {
   int num_tokens;
   int n;  // rows of w
   int k;
+  bool is_x_float;  // normed, it becomes T
   bool is_y_float;
   Gate gate;
   float* mail;  // of pairs: [block, kMessages, 8 tokens, kRows], kNothing before and behind every launch
@@ -75,29 +78,32 @@ __device__ __forceinline__ float2 pair_of(uint32_t pair) {
 
 // The norm of eight inputs: x * factor * weight, rounded.
 template <typename T>
-__device__ __forceinline__ uint4 normed(const uint4& x, float factor, const float* weight) {
-  const float4 low = *reinterpret_cast<const float4*>(weight);
-  const float4 high = *reinterpret_cast<const float4*>(weight + 4);
-  const float2 p0 = pair_of<T>(x.x);
-  const float2 p1 = pair_of<T>(x.y);
-  const float2 p2 = pair_of<T>(x.z);
-  const float2 p3 = pair_of<T>(x.w);
-  return {pack_pair<T>(p0.x * factor * low.x, p0.y * factor * low.y),
-          pack_pair<T>(p1.x * factor * low.z, p1.y * factor * low.w),
-          pack_pair<T>(p2.x * factor * high.x, p2.y * factor * high.y),
-          pack_pair<T>(p3.x * factor * high.z, p3.y * factor * high.w)};
+__device__ __forceinline__ uint4 normed(const float (&x)[8], float factor, const float* weight) {
+  float weights[8];
+  load_eight(weights, weight);
+  uint32_t words[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    words[i] = pack_pair<T>(x[2 * i] * factor * weights[2 * i], x[2 * i + 1] * factor * weights[2 * i + 1]);
+  }
+  return {words[0], words[1], words[2], words[3]};
 }
 
 template <typename T>
-__device__ __forceinline__ float sum_of_squares(const uint4& x) {
+__device__ __forceinline__ void unpack_eight(float (&values)[8], const uint4& x) {
   const uint32_t words[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 pair = pair_of<T>(words[i]);
+    values[2 * i] = pair.x;
+    values[2 * i + 1] = pair.y;
+  }
+}
+
+__device__ __forceinline__ float sum_of_squares(const float (&x)[8]) {
   float sum = 0;
 #pragma unroll
-  for (const uint32_t word : words) {
-    const float2 pair = pair_of<T>(word);
-    sum += pair.x * pair.x;
-    sum += pair.y * pair.y;
-  }
+  for (const float value : x) sum += value * value;
   return sum;
 }
 
@@ -143,6 +149,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32, 1) gemv_tokens_kernel(const Ar
   static_assert(kPlaces <= kAddingWarps * 32);
   constexpr bool kIsPair = S == kPairSteps;
   static_assert(!kIsPair || (!IsGated && !HasUpper));
+  constexpr bool kTakesNorm = !kIsPair && !HasUpper;
   constexpr bool kScalesSums = std::is_same_v<T, bf16>;
   __shared__ float partials[2][kMaxWarps][kRows][kTokens];
   __shared__ float norm_partials[kMaxWarps][kTokens];
@@ -154,7 +161,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32, 1) gemv_tokens_kernel(const Ar
   const int num_warps = num_threads / 32;
   const int g = lane / 4;
   const int t = lane % 4;
-  const bool is_normed = !kIsPair && args.norm_weight != nullptr;
+  const bool is_normed = kTakesNorm && args.norm_weight != nullptr;
   const int num_outputs = IsGated ? args.n / 2 : args.n;
   const int num_batches = (num_outputs + kOutputs - 1) / kOutputs;
   const int block = static_cast<int>(blockIdx.x);
@@ -209,58 +216,55 @@ __global__ void __launch_bounds__(kMaxWarps * 32, 1) gemv_tokens_kernel(const Ar
   // ---- The inputs of tokens g and g + 8, normed and rounded where that is asked for
   uint4 x[S];
   uint4 upper[HasUpper ? S : 1];
-  const T* const inputs = static_cast<const T*>(args.x);
+  [[maybe_unused]] float values[kTakesNorm ? S : 1][8];  // of what is to be normed
+  const auto load = [&](int token, int s) {
+    if (element(s) >= args.k || token >= args.num_tokens) return uint4{0, 0, 0, 0};
+    return __ldcg(reinterpret_cast<const uint4*>(static_cast<const T*>(args.x) + token * args.x_stride + element(s)));
+  };
 #pragma unroll
   for (int s = 0; s < S; ++s) {
-    const bool is_input = element(s) < args.k;
-    x[s] = {0, 0, 0, 0};
-    if (is_input && g < args.num_tokens) {
-      x[s] = __ldcg(reinterpret_cast<const uint4*>(inputs + g * args.x_stride + element(s)));
-    }
-    if constexpr (HasUpper) {
-      upper[s] = {0, 0, 0, 0};
-      if (is_input && g + 8 < args.num_tokens) {
-        upper[s] = __ldcg(reinterpret_cast<const uint4*>(inputs + (g + 8) * args.x_stride + element(s)));
+    if (kTakesNorm && args.is_x_float) {
+      const float* const source = static_cast<const float*>(args.x) + g * args.x_stride + element(s);
+      const bool is_input = element(s) < args.k && g < args.num_tokens;
+#pragma unroll
+      for (int i = 0; i < 8; i += 4) {
+        const float4 four = is_input ? __ldcg(reinterpret_cast<const float4*>(source + i)) : float4{0, 0, 0, 0};
+        values[s][i] = four.x, values[s][i + 1] = four.y, values[s][i + 2] = four.z, values[s][i + 3] = four.w;
       }
+      continue;
     }
+    x[s] = load(g, s);
+    if constexpr (HasUpper) upper[s] = load(g + 8, s);
+    if (kTakesNorm && is_normed) unpack_eight<T>(values[s], x[s]);
   }
   const auto factor_of = [&](int token) {
     float total = 0;
     for (int i = 0; i < num_warps; ++i) total += norm_partials[i][token];
     return 1.0f / sqrtf(total / static_cast<float>(args.k) + args.epsilon);
   };
-  if (is_normed) {
-    wait_for_copy_groups<kStages - 1>();  // its weights are in the first
-    __syncwarp();
-    const auto norm_all = [&](int s, float factor, float upper_factor) {
-      if (element(s) >= args.k) return;
-      const float* const weights = norm_weights + s * kStepInputs + t * 8;
-      x[s] = normed<T>(x[s], factor, weights);
-      if constexpr (HasUpper) upper[s] = normed<T>(upper[s], upper_factor, weights);
-    };
-    float sum = 0;
-    float upper_sum = 0;
+  if constexpr (kTakesNorm) {
+    if (is_normed) {
+      wait_for_copy_groups<kStages - 1>();  // its weights are in the first
+      __syncwarp();
+      const auto norm = [&](int s, float factor) {
+        x[s] = {0, 0, 0, 0};
+        if (element(s) < args.k) x[s] = normed<T>(values[s], factor, norm_weights + s * kStepInputs + t * 8);
+      };
+      float sum = 0;
 #pragma unroll
-    for (int s = 0; s < S; ++s) {
-      sum += sum_of_squares<T>(x[s]);
-      if constexpr (HasUpper) upper_sum += sum_of_squares<T>(upper[s]);
-      if constexpr (kScalesSums) norm_all(s, 1, 1);
-    }
+      for (int s = 0; s < S; ++s) {
+        sum += sum_of_squares(values[s]);
+        if constexpr (kScalesSums) norm(s, 1);
+      }
 #pragma unroll
-    for (int offset = 1; offset < 4; offset *= 2) {
-      sum += __shfl_xor_sync(0xffffffffu, sum, offset);
-      if constexpr (HasUpper) upper_sum += __shfl_xor_sync(0xffffffffu, upper_sum, offset);
-    }
-    if (t == 0) {
-      norm_partials[warp][g] = sum;
-      if constexpr (HasUpper) norm_partials[warp][g + 8] = upper_sum;
-    }
-    if constexpr (!kScalesSums) {
-      __syncthreads();
-      const float factor = factor_of(g);
-      const float upper_factor = HasUpper ? factor_of(g + kTokens - 8) : 0.0f;
+      for (int offset = 1; offset < 4; offset *= 2) sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+      if (t == 0) norm_partials[warp][g] = sum;
+      if constexpr (!kScalesSums) {
+        __syncthreads();
+        const float factor = factor_of(g);
 #pragma unroll
-      for (int s = 0; s < S; ++s) norm_all(s, factor, upper_factor);
+        for (int s = 0; s < S; ++s) norm(s, factor);
+      }
     }
   }
 
@@ -398,22 +402,27 @@ void launch(cudaStream_t stream, const Args& args) {
 
 bool accepts_gemv_tokens(const LinearCall& call) {
   const Weight& weight = call.weight;
-  const DType dtype = call.x.dtype();
+  const DType dtype = call.dtype();
   const int64_t num_tokens = call.x.size(0);
   if (dtype == DType::kF32 || num_tokens < 1 || num_tokens > kMaxTokens || call.offsets.is_given() ||
       weight.num_experts != 1 || weight.layout != Layout::kCudaPlanes) {
     return false;
   }
   const bool is_pair = weight.k > kMostK;
-  if (is_pair && (num_tokens > 8 || call.norm.weight.is_given() || call.gate != Gate::kNone)) return false;
+  const bool is_normed = call.norm.weight.is_given();
+  if (is_pair) {
+    const int64_t most_tokens = weight.k >= kLeastKOfSeveral ? 8 : 1;
+    if (num_tokens > most_tokens || is_normed || call.gate != Gate::kNone) return false;
+  }
+  if (is_normed && num_tokens > 8) return false;
   return weight.format == (dtype == DType::kBF16 ? FormatId::kBF16 : FormatId::kF16) && weight.k % 8 == 0 &&
          weight.k >= kLeastK && weight.k <= kMostPairK && weight.n <= (1 << 24) &&
          is_aligned(weight.parts[0].data(), 16) && is_aligned(call.x.raw_data(), 16) && call.x.stride(0) % 8 == 0 &&
-         (!call.norm.weight.is_given() || is_aligned(call.norm.weight.raw_data(), 16));
+         (!is_normed || is_aligned(call.norm.weight.raw_data(), 16));
 }
 
 bool accepts_gated_gemv_tokens(const LinearCall& call) {
-  return accepts_gemv_tokens(call) && call.weight.n % 2 == 0 && call.y.dtype() == call.x.dtype();
+  return accepts_gemv_tokens(call) && call.weight.n % 2 == 0 && call.y.dtype() == call.dtype();
 }
 
 void linear_gemv_tokens(const LinearCall& call) {
@@ -431,6 +440,7 @@ void linear_gemv_tokens(const LinearCall& call) {
                   .num_tokens = static_cast<int>(call.x.size(0)),
                   .n = static_cast<int>(call.weight.n),
                   .k = static_cast<int>(call.weight.k),
+                  .is_x_float = call.x.dtype() == DType::kF32,
                   .is_y_float = call.y.dtype() == DType::kF32,
                   .gate = call.gate,
                   .mail = call.library->partial_sums()};
@@ -440,7 +450,7 @@ void linear_gemv_tokens(const LinearCall& call) {
     if (args.k <= kMostK) return launch<T, kMostSteps>(call.stream, args);
     launch<T, kPairSteps>(call.stream, args);
   };
-  call.x.dtype() == DType::kBF16 ? start(bf16{}) : start(f16{});
+  call.dtype() == DType::kBF16 ? start(bf16{}) : start(f16{});
 }
 
 }  // namespace quire::cuda

@@ -356,7 +356,6 @@ template <typename W>
 int64_t multiply_by_library(const LinearCall& call, const Output& output, const WeightRows& weight,
                             const Buffer& buffer) {
   if (weight.num_parts > 1 || output.bias != nullptr) return 0;
-  if (output.residual != nullptr && output.y_dtype == DType::kF32) return 0;
   const bool is_gated = output.gate != Gate::kNone;
   const bool is_in_place = output.residual != nullptr && output.residual == output.y;
   const int64_t k = call.weight.k;

@@ -79,9 +79,9 @@ bool accepts_strict_gate(const LinearCall& call) {
       return accepts_gated_int8(one);
     case Way::kFloats:
     case Way::kF8:
-      return call.weight.n % 16 == 0 && call.y.dtype() == call.x.dtype();
+      return call.weight.n % 16 == 0 && call.y.dtype() == call.dtype();
     case Way::kIntegers:
-      return call.weight.n % 32 == 0 && call.y.dtype() == call.x.dtype();
+      return call.weight.n % 32 == 0 && call.y.dtype() == call.dtype();
     default:
       return false;
   }

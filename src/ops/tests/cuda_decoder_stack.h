@@ -124,7 +124,8 @@ class StackLayers {
     for (size_t i = 0; i < layers_.size(); ++i) {
       const StepLayer& layer = layers_[i];
       const PagedKv& kv = tokens.kv[i];
-      if ((wanted & kQkv) != 0) ops.norm_linear(context, qkv, x, {layer.attention_norm, epsilon()}, layer.qkv, {});
+      if ((wanted & kQkv) != 0)
+        ops.norm_linear(context, qkv, x, {layer.attention_norm, epsilon(), c.dtype}, layer.qkv, {});
       if ((wanted & kAttention) != 0) {
         if (fuses_attention) {
           ops.rope_and_attention(context, heads, inputs, kv, tokens.batch, tokens.plan, params_);
@@ -134,7 +135,7 @@ class StackLayers {
       }
       if ((wanted & kOutput) != 0) ops.linear(context, x, mixed, layer.output, {.bias = {}, .residual = x});
       if ((wanted & kGateUp) != 0) {
-        ops.norm_gated_linear(context, gated, x, {layer.mlp_norm, epsilon()}, layer.gate_up, {}, c.activation);
+        ops.norm_gated_linear(context, gated, x, {layer.mlp_norm, epsilon(), c.dtype}, layer.gate_up, {}, c.activation);
       }
       if ((wanted & kDown) != 0) ops.linear(context, x, gated, layer.down, {.bias = {}, .residual = x});
     }

@@ -16,6 +16,17 @@ struct Shape {
 constexpr Shape kShapes[] = {{0, 64, 0},    {1, 1, 0},     {2, 15, 3},   {3, 16, 0},   {2, 17, 8},   {5, 100, 4},
                              {7, 1536, 16}, {33, 4096, 0}, {3, 5000, 1}, {260, 64, 0}, {2, 28672, 0}};
 
+// Activations, and the residual stream beside them.
+struct Streams {
+  DType dtype;
+  DType stream_dtype;
+};
+constexpr Streams kStreams[] = {{DType::kF32, DType::kF32},
+                                {DType::kF16, DType::kF16},
+                                {DType::kBF16, DType::kBF16},
+                                {DType::kF16, DType::kF32},
+                                {DType::kBF16, DType::kF32}};
+
 // The plain loop in the same dtype, and the exact answer.
 testing::AssertionResult judge(DType dtype, const std::vector<float>& actual, const std::vector<float>& plain,
                                const std::vector<double>& exact) {
@@ -24,7 +35,9 @@ testing::AssertionResult judge(DType dtype, const std::vector<float>& actual, co
 
 using Run = std::function<void(Ops& ops, OpContext& context, TensorView y, ConstTensorView a, ConstTensorView b)>;
 
-void check_binary(float scale, const Run& run, const std::function<double(double, double)>& exact_of) {
+// y and a are the residual stream, where the op takes it.
+void check_binary(bool takes_stream, float scale, const Run& run,
+                  const std::function<double(double, double)>& exact_of) {
   const std::unique_ptr<Gpu> gpu = Gpu::create();
   SKIP_WITHOUT_GPU(gpu);
   ReferenceOps reference;
@@ -32,10 +45,12 @@ void check_binary(float scale, const Run& run, const std::function<double(double
   OpContext context{arena};
   TestRandom random(21);
   SCOPED_TRACE(random.trace());
-  for (const DType dtype : kActivationDTypes) {
+  for (const auto& [dtype, stream_dtype] : kStreams) {
+    if (stream_dtype != dtype && !takes_stream) continue;
     for (const Shape& shape : kShapes) {
-      SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " " << shape.num_rows << " x " << shape.size);
-      const std::vector<float> a = round_all(dtype, random.normals(shape.num_rows * shape.size, scale));
+      SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " " << dtype_name(stream_dtype) << " " << shape.num_rows
+                                      << " x " << shape.size);
+      const std::vector<float> a = round_all(stream_dtype, random.normals(shape.num_rows * shape.size, scale));
       const std::vector<float> b = round_all(dtype, random.normals(shape.num_rows * shape.size));
       GuardedMatrix host_a(shape.num_rows, shape.size);
       GuardedMatrix host_b(shape.num_rows, shape.size);
@@ -46,14 +61,14 @@ void check_binary(float scale, const Run& run, const std::function<double(double
       std::vector<double> exact;
       for (size_t i = 0; i < a.size(); ++i) exact.push_back(exact_of(double{a[i]}, double{b[i]}));
 
-      DeviceMatrix device_a(*gpu, dtype, shape.num_rows, shape.size, shape.gap);
+      DeviceMatrix device_a(*gpu, stream_dtype, shape.num_rows, shape.size, shape.gap);
       DeviceMatrix device_b(*gpu, dtype, shape.num_rows, shape.size);
-      DeviceMatrix y(*gpu, dtype, shape.num_rows, shape.size, 2 * shape.gap);
+      DeviceMatrix y(*gpu, stream_dtype, shape.num_rows, shape.size, 2 * shape.gap);
       device_a.fill(a);
       device_b.fill(b);
       run(gpu->ops(), gpu->context(), y.view(), device_a.view(), device_b.view());
       const std::vector<float> values = y.values();
-      EXPECT_TRUE(judge(dtype, values, plain.values(), exact));
+      EXPECT_TRUE(judge(stream_dtype, values, plain.values(), exact));
       run(gpu->ops(), gpu->context(), device_a.view(), device_a.view(), device_b.view());
       EXPECT_TRUE(equal_bits(device_a.values(), values)) << "y is a";
     }
@@ -62,7 +77,7 @@ void check_binary(float scale, const Run& run, const std::function<double(double
 
 TEST(CudaElementwise, Add) {
   check_binary(
-      1.0f,
+      /*takes_stream=*/true, 1.0f,
       [](Ops& ops, OpContext& context, TensorView y, ConstTensorView a, ConstTensorView b) {
         ops.add(context, y, a, b);
       },
@@ -72,7 +87,7 @@ TEST(CudaElementwise, Add) {
 TEST(CudaElementwise, Silu) {
   for (const float scale : {0.01f, 1.0f, 30.0f}) {
     check_binary(
-        scale,
+        /*takes_stream=*/false, scale,
         [](Ops& ops, OpContext& context, TensorView y, ConstTensorView a, ConstTensorView b) {
           ops.gated_activation(context, y, a, b, Activation::kSilu);
         },
@@ -83,7 +98,7 @@ TEST(CudaElementwise, Silu) {
 TEST(CudaElementwise, Gelu) {
   for (const float scale : {0.01f, 1.0f, 30.0f}) {
     check_binary(
-        scale,
+        /*takes_stream=*/false, scale,
         [](Ops& ops, OpContext& context, TensorView y, ConstTensorView a, ConstTensorView b) {
           ops.gated_activation(context, y, a, b, Activation::kGeluTanh);
         },
@@ -151,10 +166,11 @@ TEST(CudaRmsNorm, EveryShape) {
   Arena arena = make_test_arena(1024);
   OpContext context{arena};
   TestRandom random(31);
-  for (const DType dtype : kActivationDTypes) {
+  for (const auto& [dtype, stream_dtype] : kStreams) {
     for (const Shape& shape : kShapes) {
-      SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " " << shape.num_rows << " x " << shape.size);
-      const std::vector<float> x = round_all(dtype, random.normals(shape.num_rows * shape.size, 3.0f));
+      SCOPED_TRACE(testing::Message() << dtype_name(dtype) << " " << dtype_name(stream_dtype) << " " << shape.num_rows
+                                      << " x " << shape.size);
+      const std::vector<float> x = round_all(stream_dtype, random.normals(shape.num_rows * shape.size, 3.0f));
       const std::vector<float> delta = round_all(dtype, random.normals(shape.num_rows * shape.size));
       const std::vector<float> weight = random.normals(shape.size);
       const DeviceBuffer device_weight = gpu->upload(weight);
@@ -167,7 +183,7 @@ TEST(CudaRmsNorm, EveryShape) {
         return host.values();
       };
 
-      DeviceMatrix device_x(*gpu, dtype, shape.num_rows, shape.size, shape.gap);
+      DeviceMatrix device_x(*gpu, stream_dtype, shape.num_rows, shape.size, shape.gap);
       DeviceMatrix y(*gpu, dtype, shape.num_rows, shape.size);
       device_x.fill(x);
       gpu->ops().rms_norm(gpu->context(), y.view(), device_x.view(), weight_view, 1e-5f);
@@ -178,15 +194,16 @@ TEST(CudaRmsNorm, EveryShape) {
       device_delta.fill(delta);
       gpu->ops().add_rms_norm(gpu->context(), y.view(), device_x.view(), device_delta.view(), weight_view, 1e-5f);
       std::vector<float> sum = x;
-      for (size_t i = 0; i < sum.size(); ++i) sum[i] = round_to(dtype, x[i] + delta[i]);
+      for (size_t i = 0; i < sum.size(); ++i) sum[i] = round_to(stream_dtype, x[i] + delta[i]);
       EXPECT_TRUE(equal_bits(device_x.values(), sum));
       const std::vector<float> fused = y.values();
       EXPECT_TRUE(judge(dtype, fused, plain_norm(sum), exact_norm(sum, weight, 1e-5f)));
 
-      // In place.
-      gpu->ops().rms_norm(gpu->context(), device_x.view(), device_x.view(), weight_view, 1e-5f);
+      // By itself, and in place.
+      DeviceMatrix& own_y = dtype == stream_dtype ? device_x : y;
+      gpu->ops().rms_norm(gpu->context(), own_y.view(), device_x.view(), weight_view, 1e-5f);
       if (shape.gap == 0) {
-        EXPECT_TRUE(equal_bits(device_x.values(), fused));
+        EXPECT_TRUE(equal_bits(own_y.values(), fused));
       }
     }
   }
