@@ -18,6 +18,9 @@ const char* error_type(int http_status) {
       return "not_found_error";
     case 429:
       return "rate_limit_error";
+    case 501:  // of a transfer coding, or
+    case 505:  // of a version of HTTP: what the client asks for is unknown here
+      return "invalid_request_error";
     case 503:
       return "service_unavailable_error";
     default:

@@ -75,6 +75,10 @@ class HttpRequestReader::Parser : public http::basic_parser<true> {
     while (state_ == State::kHead && !got_some() && num_taken < bytes.size() &&
            (bytes[num_taken] == '\r' || bytes[num_taken] == '\n')) {
       ++num_taken;
+      if (++num_empty_bytes_ > limits_.max_head_bytes) {
+        fail(431, "more than " + std::to_string(limits_.max_head_bytes) + " bytes of empty lines come before a request");
+        return num_taken;
+      }
     }
     while (state_ == State::kHead || state_ == State::kBody) {
       if (num_taken == bytes.size()) break;
@@ -227,6 +231,7 @@ class HttpRequestReader::Parser : public http::basic_parser<true> {
   void on_finish_impl(beast::error_code&) override {}
 
   const HttpLimits& limits_;
+  size_t num_empty_bytes_ = 0;  // before the request line
   size_t num_head_bytes_ = 0;
   int num_hosts_ = 0;
   size_t max_body_bytes_ = 0;

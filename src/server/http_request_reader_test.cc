@@ -149,6 +149,10 @@ TEST(HttpRequestReader, LimitsOfTheHead) {
     for (int i = 0; i < 21; ++i) some += "A: b\r\n";
     EXPECT_EQ(read(many + "\r\n", step, limits).error_status, 431);  // short fields, each within the limit
     EXPECT_EQ(read(some + "\r\n", step, limits).error_status, 431);
+    std::string empty_lines;
+    for (int i = 0; i < 501; ++i) empty_lines += "\r\n";
+    EXPECT_EQ(read(empty_lines, step, limits).error_status, 431);
+    EXPECT_EQ(read(empty_lines.substr(4) + "GET / HTTP/1.1\r\nHost: a\r\n\r\n", step, limits).state, State::kDone);
   }
   EXPECT_EQ(read("GET /" + std::string(900, 'a') + " HTTP/1.1\r\nHost: a\r\n\r\n", 100, limits).state, State::kDone);
 }
