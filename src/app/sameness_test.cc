@@ -5,28 +5,29 @@
 namespace quire::app {
 namespace {
 
-ModelConfig llama_8b() {
+// Of Qwen2.5-14B's shape.
+ModelConfig large_model() {
   ModelConfig config;
-  config.hidden_size = 4096;
-  config.intermediate_size = 14336;
-  config.num_heads = 32;
+  config.hidden_size = 5120;
+  config.intermediate_size = 13824;
+  config.num_heads = 40;
   config.num_kv_heads = 8;
   config.head_dim = 128;
-  config.vocab_size = 128256;
+  config.vocab_size = 152064;
   return config;
 }
 
 TEST(Sameness, AutoKeepsOneOrderForLargeLayersOf16Bits) {
   EngineFlags flags;
-  EXPECT_EQ(choose_sameness(flags, WeightKind::kBF16, llama_8b()), Sameness::kInBatches);
-  EXPECT_EQ(choose_sameness(flags, WeightKind::kF16, llama_8b()), Sameness::kInBatches);
-  EXPECT_EQ(choose_sameness(flags, WeightKind::kInteger, llama_8b()), Sameness::kOff);
-  EXPECT_EQ(choose_sameness(flags, WeightKind::kOtherFloat, llama_8b()), Sameness::kOff);
-  ModelConfig config = llama_8b();
-  config.intermediate_size = 11008;
+  EXPECT_EQ(choose_sameness(flags, WeightKind::kBF16, large_model()), Sameness::kInBatches);
+  EXPECT_EQ(choose_sameness(flags, WeightKind::kF16, large_model()), Sameness::kInBatches);
+  EXPECT_EQ(choose_sameness(flags, WeightKind::kInteger, large_model()), Sameness::kOff);
+  EXPECT_EQ(choose_sameness(flags, WeightKind::kOtherFloat, large_model()), Sameness::kOff);
+  ModelConfig config = large_model();
+  config.intermediate_size = 13312;
   EXPECT_EQ(choose_sameness(flags, WeightKind::kBF16, config), Sameness::kOff) << "small layers";
-  config = llama_8b();
-  config.vocab_size = 128257;
+  config = large_model();
+  config.vocab_size = 152065;
   EXPECT_EQ(choose_sameness(flags, WeightKind::kBF16, config), Sameness::kOff) << "a head of odd size";
 }
 
@@ -34,7 +35,7 @@ TEST(Sameness, AutoLeavesItWhereAFlagChangesTheProducts) {
   const auto choose = [](WeightKind weights, const auto& change) {
     EngineFlags flags;
     change(flags);
-    return choose_sameness(flags, weights, llama_8b());
+    return choose_sameness(flags, weights, large_model());
   };
   EXPECT_EQ(choose(WeightKind::kBF16, [](EngineFlags& flags) { flags.dtype = "bf16"; }), Sameness::kInBatches);
   EXPECT_EQ(choose(WeightKind::kBF16, [](EngineFlags& flags) { flags.dtype = "f16"; }), Sameness::kOff);
@@ -48,9 +49,9 @@ TEST(Sameness, AutoLeavesItWhereAFlagChangesTheProducts) {
 TEST(Sameness, AFlagWins) {
   EngineFlags flags;
   flags.sameness = "strict";
-  EXPECT_EQ(choose_sameness(flags, WeightKind::kInteger, llama_8b()), Sameness::kStrict);
+  EXPECT_EQ(choose_sameness(flags, WeightKind::kInteger, large_model()), Sameness::kStrict);
   flags.sameness = "off";
-  EXPECT_EQ(choose_sameness(flags, WeightKind::kBF16, llama_8b()), Sameness::kOff);
+  EXPECT_EQ(choose_sameness(flags, WeightKind::kBF16, large_model()), Sameness::kOff);
 }
 
 }  // namespace
