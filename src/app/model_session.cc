@@ -111,7 +111,9 @@ Result<std::unique_ptr<Ops>> choose_ops(const EngineFlags& flags, WeightKind wei
     Result<std::unique_ptr<Ops>> ops = create_gpu_ops(options, sameness, session.is_tuning, console);
     const StatusCode code = ops.status().code();
     if (code != StatusCode::kUnavailable && code != StatusCode::kUnimplemented) return ops;
-    console.info("computing on the CPU: " + ops.status().message());
+    // Without what the error says to do: nobody asked for a GPU.
+    const std::string& message = ops.status().message();
+    console.info("computing on the CPU: " + message.substr(0, message.find(": ")));
   }
   BackendOptions options = backend_options(flags, choose_compute(flags.compute, DeviceKind::kCpu, weights));
   options.is_first_token_urgent = session.is_first_token_urgent;
