@@ -35,9 +35,9 @@ closeness=(python3 tools/goldens/compare_closeness.py smollm2 --quire)
 small="--kv-cache-memory 512MiB"  # as others may use the GPU meanwhile, no share of its memory
 check greedy_f32 "${greedy[@]}" "$quire generate $model --compute f32 $small"
 check greedy_f32_alone "${greedy[@]}" "$quire generate $model --compute f32 --max-num-seqs 1 $small"
-# bf16 moves logits: transformers in bf16 first leaves these texts where the two best are up to 0.2 apart.
-check greedy_bf16 "${greedy[@]}" "$quire generate $model $small" --close-call 1
-check greedy_bf16_alone "${greedy[@]}" "$quire generate $model --max-num-seqs 1 $small" --close-call 1
+# Transformers in bf16 first leaves these texts where the two best are up to 0.2 apart; we hold 0.1.
+check greedy_bf16 "${greedy[@]}" "$quire generate $model $small" --close-call 0.1
+check greedy_bf16_alone "${greedy[@]}" "$quire generate $model --max-num-seqs 1 $small" --close-call 0.1
 check greedy_f16 "${greedy[@]}" "$quire generate $model --dtype f16 $small" --close-call 0.1
 check closeness_bf16 "${closeness[@]}" "$quire generate $model $small"
 check closeness_f16 "${closeness[@]}" "$quire generate $model --dtype f16 $small"
