@@ -249,7 +249,7 @@ void add_engine_flags(CLI::App& parser, EngineFlags& flags) {
             const size_t equals = text.find('=');
             return equals != std::string::npos && equals > 0 && equals + 1 < text.size()
                        ? std::string()
-                       : "'" + text + "' is not of the form op=row, such as linear=avx2";
+                       : "'" + text + "' is not of the form op=row, such as linear=avx2_f32";
           },
           ""));
   option("--log-level", flags.log_level,

@@ -261,7 +261,8 @@ class Ops {
   virtual void linear(OpContext& context, TensorView y, ConstTensorView x, const Weight& weight,
                       const Epilogue& epilogue) = 0;
 
-  // y = rms_norm(x) · Wᵀ (+ bias + residual). Fused; the default body calls rms_norm into scratch, and linear.
+  // y = rms_norm(x) · Wᵀ (+ bias + residual), y of norm.output_dtype(x) or f32. Fused; the default body calls rms_norm
+  // into scratch, and linear.
   virtual void norm_linear(OpContext& context, TensorView y, ConstTensorView x, const InputNorm& norm,
                            const Weight& weight, const Epilogue& epilogue);
 

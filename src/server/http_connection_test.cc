@@ -245,8 +245,14 @@ TEST_F(HttpConnectionTest, TheReasonOfABrokenRequestIsThatOfItsStatus) {
   open();
   EXPECT_TRUE(exchange("GET /" + std::string(100'000, 'a') + " HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 431"));
   EXPECT_EQ(door_.finished.back(), " 431 refused");
-  open();
-  EXPECT_TRUE(exchange("GET / HTTP/2.0\r\n\r\n").starts_with("HTTP/1.1 505"));
+  const std::pair<std::string, std::string> unknown[] = {
+      {"501", "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n"}, {"505", "GET / HTTP/2.0\r\n\r\n"}};
+  for (const auto& [status, bytes] : unknown) {
+    open();
+    const std::string answer = exchange(bytes);
+    EXPECT_TRUE(answer.starts_with("HTTP/1.1 " + status)) << answer;
+    EXPECT_NE(answer.find("invalid_request_error"), std::string::npos) << answer;
+  }
   EXPECT_EQ(door_.finished.back(), " 505 failed");
 }
 

@@ -36,8 +36,9 @@ class CudaOps final : public Ops {
   // See ops/backends.h.
   std::vector<TunedProduct> tuned_products() const;
   static Result<std::string> tuning_identity(int device_index);
-  // f32, but beside activations that are rounded to 8 bits before each product: that takes away more than their own
-  // dtype does, and the kernels which round keep the stream in it.
+  // f32, but under --quantization fp8 and int8, whose products round activations to 8 bits (but for one token): that
+  // takes away more than their own dtype does, and the kernels which round keep the stream in it. So does the kernel of
+  // a whole step where it is forced on.
   DType residual_dtype(DType activation_dtype) const override;
   bool takes_kv_dtype(DType dtype) const override { return Ops::takes_kv_dtype(dtype) || has_kv_scales(dtype); }
 

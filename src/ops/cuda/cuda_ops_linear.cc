@@ -127,16 +127,18 @@ void CudaOps::norm_gated_linear_f8(OpContext& context, const cuda::LinearCall& c
 
 void CudaOps::strict_gated_linear(OpContext& context, const cuda::LinearCall& call, Activation activation) {
   if (cuda::accepts_strict_gate(call)) return cuda::linear_strict(call);
-  cuda::LinearCall normed_call = call;
-  normed_call.norm = {};
-  if (!call.norm.weight.is_given() || !cuda::accepts_strict_gate(normed_call)) {
-    return Ops::norm_gated_linear(context, call.y, call.x, call.norm, call.weight, call.epilogue.bias, activation);
+  if (call.norm.weight.is_given()) {
+    const ArenaScope scope(context.scratch);
+    const TensorView normed = context.scratch.take(call.dtype(), {call.x.size(0), call.x.size(1)});
+    cuda::LinearCall normed_call = call;
+    normed_call.norm = {};
+    normed_call.x = normed;
+    if (cuda::accepts_strict_gate(normed_call)) {
+      rms_norm(context, normed, call.x, call.norm.weight, call.norm.epsilon);
+      return cuda::linear_strict(normed_call);
+    }
   }
-  const ArenaScope scope(context.scratch);
-  const TensorView normed = context.scratch.take(call.dtype(), {call.x.size(0), call.x.size(1)});
-  rms_norm(context, normed, call.x, call.norm.weight, call.norm.epsilon);
-  normed_call.x = normed;
-  cuda::linear_strict(normed_call);
+  Ops::norm_gated_linear(context, call.y, call.x, call.norm, call.weight, call.epilogue.bias, activation);
 }
 
 }  // namespace quire

@@ -24,9 +24,10 @@ struct LinearCall {
   const Weight& weight;
   Epilogue epilogue = {};
   ConstTensorView offsets = {};  // of a grouped call: [num_experts + 1] i32 on the device
-  InputNorm norm = {};           // of x; only the rows of one token and of e4m3 take one; these and `even_rows` a gate:
-  Gate gate = Gate::kNone;       // y = activation(first half of the outputs) * second half
-  bool is_strict = false;        // a token's bits shall not depend on the number of tokens: see linear_strict.h
+  InputNorm norm = {};      // of x; taken by `gemv`, `gemv_tokens` (up to 8 tokens), `gemv_integer`, and the rows that
+                            // round activations to 8 bits; these, `even_rows` and `few_tokens_integer` take a gate:
+  Gate gate = Gate::kNone;  // y = activation(first half of the outputs) * second half
+  bool is_strict = false;   // a token's bits shall not depend on the number of tokens: see linear_strict.h
 
   // Of what is multiplied: the template argument of kernels. x itself is f32 where the residual stream is and a norm
   // is given.

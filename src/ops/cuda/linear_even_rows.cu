@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         parity ^= 1u;
       }
     }
-    // The residual is asked for while the last products run.
+    // The residual is asked for while the last products run, floats of the second token when the first is done.
     constexpr int kWords = N / 8;
     const int first_output = tile * outputs_of_tile + 2 * (lane % 4);
     const bool has_residual = output.residual != nullptr;
@@ -267,7 +267,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         sums[4 * j + 1] = sums[4 * j + 3];
         if (!is_float) residual[0][j] = residual[1][j];
       }
-      if (has_residual && is_float) ask_for_floats(token + 8);
+      if (has_residual && is_float && token == first_token) ask_for_floats(token + 8);
     }
   }
 }

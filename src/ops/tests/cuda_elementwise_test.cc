@@ -201,6 +201,7 @@ TEST(CudaRmsNorm, EveryShape) {
 
       // By itself, and in place.
       DeviceMatrix& own_y = dtype == stream_dtype ? device_x : y;
+      if (dtype != stream_dtype) y.fill(delta);
       gpu->ops().rms_norm(gpu->context(), own_y.view(), device_x.view(), weight_view, 1e-5f);
       if (shape.gap == 0) {
         EXPECT_TRUE(equal_bits(own_y.values(), fused));

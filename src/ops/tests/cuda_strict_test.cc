@@ -226,6 +226,30 @@ TEST_P(CudaStrictLinear, TheNumberOfTokensChangesNoBit) {
   }
 }
 
+// Bits do not tell whether the gated activation was in the product: the memory does that gate and up would take.
+TEST(CudaStrict, TheGateStaysInTheProductBehindANorm) {
+  for (const FormatId format : {FormatId::kBF16, FormatId::kQ4_K}) {
+    for (const int64_t num_tokens : {1, 8, 70}) {
+      const std::unique_ptr<Gpu> gpu = create_strict();
+      SKIP_WITHOUT_GPU(gpu);
+      SCOPED_TRACE(testing::Message() << quant_format(format).name << " " << num_tokens << " tokens");
+      Weight shape;
+      shape.format = format;
+      shape.n = 8192;
+      shape.k = 1024;
+      const Weight weight = gpu->ops().make_random_weight(shape, 3).value();
+      const DeviceBuffer norm = gpu->upload(std::vector<float>(static_cast<size_t>(shape.k), 1.0f));
+      DeviceMatrix x(*gpu, gpu->ops().residual_dtype(DType::kBF16), num_tokens, shape.k);
+      x.fill(std::vector<float>(static_cast<size_t>(num_tokens * shape.k), 1.0f));
+      DeviceMatrix y(*gpu, DType::kBF16, num_tokens, shape.n / 2);
+      const InputNorm input_norm{ConstTensorView(norm.data(), DType::kF32, {shape.k}), 1e-5f, DType::kBF16};
+      gpu->ops().norm_gated_linear(gpu->context(), y.view(), x.view(), input_norm, weight, {}, Activation::kSilu);
+      gpu->synchronize();
+      EXPECT_LT(gpu->context().scratch.peak_bytes(), num_tokens * shape.n * dtype_bytes(DType::kBF16));
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Kinds, CudaStrictLinear, testing::Range(size_t{0}, linear_kinds().size()));
 
 struct AttentionKind {
