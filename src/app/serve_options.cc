@@ -119,7 +119,9 @@ void add_serve_flags(CLI::App& parser, ServeFlags& flags) {
           "Largest body of a request, such as 32MiB, which is the default; larger ones get 413")
       ->group(group);
   option("--http-threads", flags.http.num_threads, "Threads that carry connections")->check(CLI::Range(1, 64));
-  option("--text-threads", flags.num_text_threads, "Threads for tokenizing and detokenizing")->check(CLI::Range(2, 64));
+  option("--text-threads", flags.num_text_threads,
+         "Threads for tokenizing and detokenizing; from 3 on long prompts do not hold up short ones")
+      ->check(CLI::Range(2, 64));
   option("--log-format", flags.log_format,
          "Of stderr: text, with logfmt for the line a request, or json, an object a line")
       ->check(CLI::IsMember({"text", "json"}));

@@ -26,7 +26,7 @@ struct ServeFlags {
   int64_t max_prefix_cache_file_bytes = int64_t{8} << 30;
   std::string generation_config = "auto";
   int max_queued_requests = 1024;
-  int num_text_threads = 2;
+  int num_text_threads = 3;
   double drain_timeout_s = 30.0;
   double health_timeout_s = 60.0;
   std::string log_format = "text";

@@ -24,7 +24,8 @@ class EmbeddingJob : public std::enable_shared_from_this<EmbeddingJob> {
     exchange_->on_closed([weak = weak_from_this()] {
       if (const auto job = weak.lock()) job->give_up();
     });
-    const Status posted = strand_->post_long([self = shared_from_this()] { self->prepare(); });
+    const Status posted =
+        strand_->post_long(exchange_->request().body.size(), [self = shared_from_this()] { self->prepare(); });
     if (!posted.is_ok()) exchange_->respond(error_response(posted));
   }
 

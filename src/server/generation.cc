@@ -85,7 +85,7 @@ void Generation::start(std::shared_ptr<const ApiContext> context, std::shared_pt
   self->exchange_->on_closed([weak = std::weak_ptr(self)] {
     if (const auto generation = weak.lock()) generation->on_client_closed();
   });
-  const Status posted = self->strand_->post_long([self] { self->prepare(); });
+  const Status posted = self->strand_->post_long(self->exchange_->request().body.size(), [self] { self->prepare(); });
   if (!posted.is_ok()) self->exchange_->respond(error_response(posted));
 }
 

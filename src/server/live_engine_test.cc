@@ -114,7 +114,7 @@ class LiveEngineTest : public testing::ApiFixture {
   // Long work of the pool runs one after another: what was posted has been done.
   void wait_for_readers() {
     std::promise<void> is_done;
-    ASSERT_TRUE(pool_->create_strand()->post_long([&] { is_done.set_value(); }).is_ok());
+    ASSERT_TRUE(pool_->create_strand()->post_long(0, [&] { is_done.set_value(); }).is_ok());
     is_done.get_future().wait();
   }
   void expect_all_gauges_are_zero() {

@@ -1,16 +1,20 @@
 #include "server/text_pool.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
 namespace quire {
 
-Status TextStrand::post_long(Task task) {
-  return pool_.post(*this, {std::move(task), true});
+Status TextStrand::post_long(size_t num_bytes, Task task) {
+  constexpr size_t kLargeBytes = 256 << 10;  // at worst some 0.2 s, if it is one word
+  // Of two threads there is one for both.
+  const bool is_large = num_bytes >= kLargeBytes && pool_.options_.num_threads > 2;
+  return pool_.post(*this, {std::move(task), is_large ? Kind::kLarge : Kind::kLong});
 }
 
 void TextStrand::post(Task task) {
-  const Status status = pool_.post(*this, {std::move(task), false});
+  const Status status = pool_.post(*this, {std::move(task), Kind::kShort});
   CHECK(status.is_ok());
 }
 
@@ -63,7 +67,7 @@ size_t TextPool::num_waiting_long() const {
 Status TextPool::post(TextStrand& strand, TextStrand::Item item) {
   {
     const std::lock_guard lock(mutex_);
-    if (item.is_long) {
+    if (item.kind != TextStrand::Kind::kShort) {
       if (num_waiting_long_ >= options_.max_waiting_long) {
         return overloaded("too many requests wait for their prompts to be read: try again later");
       }
@@ -79,38 +83,50 @@ Status TextPool::post(TextStrand& strand, TextStrand::Item item) {
 
 void TextPool::schedule(std::shared_ptr<TextStrand> strand) {
   strand->is_scheduled_ = true;
-  auto& ready = strand->items_.front().is_long ? long_ready_ : short_ready_;
-  ready.push_back(std::move(strand));
+  switch (strand->items_.front().kind) {
+    case TextStrand::Kind::kShort:
+      return short_ready_.push_back(std::move(strand));
+    case TextStrand::Kind::kLong:
+      return long_ready_.push_back(std::move(strand));
+    case TextStrand::Kind::kLarge:
+      return large_ready_.push_back(std::move(strand));
+  }
 }
 
-bool TextPool::has_work_for_me() const {
-  const bool may_take_long = num_running_long_ < options_.num_threads - 1;
-  return !short_ready_.empty() || (may_take_long && !long_ready_.empty());
+TextPool::Ready* TextPool::ready_for_me() {
+  if (!short_ready_.empty()) return &short_ready_;
+  if (num_running_long_ >= options_.num_threads - 1) return nullptr;
+  // Large work first, as far as it may: it always leaves a thread to the others, and they end soon.
+  if (!large_ready_.empty() && num_running_large_ < options_.num_threads - 2) return &large_ready_;
+  return long_ready_.empty() ? nullptr : &long_ready_;
+}
+
+void TextPool::count_running(TextStrand::Kind kind, int change) {
+  if (kind != TextStrand::Kind::kShort) num_running_long_ += change;
+  if (kind == TextStrand::Kind::kLarge) num_running_large_ += change;
 }
 
 void TextPool::work_until_stopped() {
   std::unique_lock lock(mutex_);
   while (true) {
     // A thread that cannot take the long work that is left may go: whoever runs some comes back for it.
-    work_arrived_.wait(lock, [&] { return has_work_for_me() || is_stopping_; });
-    if (!has_work_for_me()) return;
-    auto& ready = short_ready_.empty() ? long_ready_ : short_ready_;
-    const std::shared_ptr<TextStrand> strand = std::move(ready.front());
-    ready.pop_front();
+    work_arrived_.wait(lock, [&] { return ready_for_me() != nullptr || is_stopping_; });
+    Ready* const ready = ready_for_me();
+    if (ready == nullptr) return;
+    const std::shared_ptr<TextStrand> strand = std::move(ready->front());
+    ready->pop_front();
     TextStrand::Item item = std::move(strand->items_.front());
     strand->items_.pop_front();
-    if (item.is_long) {
-      --num_waiting_long_;
-      ++num_running_long_;
-    }
+    if (item.kind != TextStrand::Kind::kShort) --num_waiting_long_;
+    count_running(item.kind, 1);
     lock.unlock();
     item.task();
     item.task = nullptr;  // what it held is released before the strand goes on
     lock.lock();
-    if (item.is_long) {
-      --num_running_long_;
-      // Long work that no thread was allowed to take.
-      if (!long_ready_.empty()) work_arrived_.notify_one();
+    count_running(item.kind, -1);
+    // Long work that no thread was allowed to take.
+    if (item.kind != TextStrand::Kind::kShort && (!long_ready_.empty() || !large_ready_.empty())) {
+      work_arrived_.notify_one();
     }
     if (strand->items_.empty()) {
       strand->is_scheduled_ = false;

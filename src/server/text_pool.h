@@ -1,10 +1,12 @@
 // Threads for the text side of requests: templates, tokenizing, detokenizing, stop strings, grammars, JSON bodies. Work
 // is posted to a strand, one a request, whose tasks run one after another in the order in which they were posted.
 //
-// Two kinds of work: long (a prompt of any length to template and tokenize, a grammar to compile) and short (a few new
-// tokens). Short work goes first, and one thread never takes long work, so that prompts cannot hold up running answers.
-// Long work waits in a bounded queue; of short work the poster bounds itself (a request has one task under way at
-// most). No inference here, and no waiting: a task that waits for another would hold a thread.
+// Three kinds of work: short (a few new tokens), long (a prompt to template and tokenize, a grammar to compile), and
+// large: long work on a text of 256 KiB and more. Short work goes first, and one thread never takes long work, so that
+// prompts cannot hold up running answers; of three threads and more another takes none that is large, so that a few
+// huge prompts, which take seconds each, cannot hold up all others. Long work waits in a bounded queue; of short work
+// the poster bounds itself (a request has one task under way at most). No inference here, and no waiting: a task that
+// waits for another would hold a thread.
 #pragma once
 
 #include <pthread.h>
@@ -28,15 +30,16 @@ class TextStrand : public std::enable_shared_from_this<TextStrand> {
  public:
   using Task = std::function<void()>;
 
-  // Refused with kOverloaded while as much long work waits as the pool takes.
-  Status post_long(Task task);
+  // Work on a text of so many bytes. Refused with kOverloaded while as much long work waits as the pool takes.
+  Status post_long(size_t num_bytes, Task task);
   void post(Task task);
 
  private:
   friend class TextPool;
+  enum class Kind : uint8_t { kShort, kLong, kLarge };
   struct Item {
     Task task;
-    bool is_long = false;
+    Kind kind = Kind::kShort;
   };
 
   explicit TextStrand(TextPool& pool) : pool_(pool) {}
@@ -47,7 +50,7 @@ class TextStrand : public std::enable_shared_from_this<TextStrand> {
 };
 
 struct TextPoolOptions {
-  int num_threads = 2;             // at least 2: one for short work alone
+  int num_threads = 3;             // at least 2: one for short work alone
   size_t max_waiting_long = 1024;  // tasks
   size_t stack_bytes = 16u << 20;  // of each thread: template and grammar readers recurse to their limits in a quarter
 };
@@ -70,8 +73,11 @@ class TextPool {
 
   explicit TextPool(const TextPoolOptions& options) : options_(options) {}
   Status post(TextStrand& strand, TextStrand::Item item);
-  void schedule(std::shared_ptr<TextStrand> strand);  // with the mutex held
-  bool has_work_for_me() const;
+  // With the mutex held, as are the two below.
+  void schedule(std::shared_ptr<TextStrand> strand);
+  using Ready = std::deque<std::shared_ptr<TextStrand>>;
+  Ready* ready_for_me();  // null: nothing that one more thread may take
+  void count_running(TextStrand::Kind kind, int change);
   void work_until_stopped();
 
   const TextPoolOptions options_;
@@ -80,10 +86,12 @@ class TextPool {
   mutable std::mutex mutex_;
   std::condition_variable work_arrived_;
   // Strands that wait for a thread, by the kind of their next task.
-  std::deque<std::shared_ptr<TextStrand>> short_ready_;
-  std::deque<std::shared_ptr<TextStrand>> long_ready_;
-  size_t num_waiting_long_ = 0;
+  Ready short_ready_;
+  Ready long_ready_;
+  Ready large_ready_;
+  size_t num_waiting_long_ = 0;  // large ones included, as below
   int num_running_long_ = 0;
+  int num_running_large_ = 0;
   bool is_stopping_ = false;
 };
 

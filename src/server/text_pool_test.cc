@@ -6,6 +6,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <future>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -54,7 +55,7 @@ TEST(TextPool, TasksOfOneStrandRunInOrderAndNeverTogether) {
         record.num_inside.fetch_sub(1);
       };
       if (i % 7 == 3) {
-        while (!strand->post_long(task).is_ok()) std::this_thread::yield();
+        while (!strand->post_long(0, task).is_ok()) std::this_thread::yield();
       } else {
         strand->post(task);
       }
@@ -74,7 +75,7 @@ TEST(TextPool, LongWorkLeavesAThreadForShortWork) {
   auto pool = make_pool({.num_threads = 3});
   for (int i = 0; i < 5; ++i) {
     gates.push_back(std::make_unique<Gate>());
-    ASSERT_TRUE(pool->create_strand()->post_long(gates.back()->task()).is_ok());
+    ASSERT_TRUE(pool->create_strand()->post_long(0, gates.back()->task()).is_ok());
   }
   gates[0]->wait_until_entered();
   gates[1]->wait_until_entered();
@@ -86,19 +87,42 @@ TEST(TextPool, LongWorkLeavesAThreadForShortWork) {
   for (size_t i = 2; i < gates.size(); ++i) gates[i]->wait_until_entered();
 }
 
+TEST(TextPool, LargeWorkLeavesAThreadForOtherLongWork) {
+  constexpr size_t kLarge = 1 << 20;
+  Gate gates[3];
+  std::promise<void> done;
+  auto pool = make_pool({.num_threads = 3});
+  for (Gate& gate : gates) ASSERT_TRUE(pool->create_strand()->post_long(kLarge, gate.task()).is_ok());
+  gates[0].wait_until_entered();
+  ASSERT_TRUE(pool->create_strand()->post_long(1000, [&] { done.set_value(); }).is_ok());
+  EXPECT_EQ(done.get_future().wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  EXPECT_EQ(pool->num_waiting_long(), 2u);
+  for (Gate& gate : gates) gate.open();
+  for (Gate& gate : std::span(gates).subspan(1)) gate.wait_until_entered();
+}
+
+// Of two threads one takes all long work.
+TEST(TextPool, TwoThreadsDoLargeWorkToo) {
+  std::atomic<int> num_run = 0;
+  auto pool = make_pool({.num_threads = 2});
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(pool->create_strand()->post_long(1 << 20, [&] { ++num_run; }).is_ok());
+  pool.reset();
+  EXPECT_EQ(num_run.load(), 3);
+}
+
 TEST(TextPool, RefusesLongWorkAboveItsBoundAndTakesItAgainAfterwards) {
   Gate gate;
   std::atomic<int> num_run = 0;
   auto pool = make_pool({.num_threads = 2, .max_waiting_long = 2});
   auto strand = pool->create_strand();
-  ASSERT_TRUE(strand->post_long(gate.task()).is_ok());
+  ASSERT_TRUE(strand->post_long(0, gate.task()).is_ok());
   gate.wait_until_entered();
-  for (int i = 0; i < 2; ++i) EXPECT_TRUE(pool->create_strand()->post_long([&] { ++num_run; }).is_ok());
-  const Status refused = pool->create_strand()->post_long([&] { ++num_run; });
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(pool->create_strand()->post_long(0, [&] { ++num_run; }).is_ok());
+  const Status refused = pool->create_strand()->post_long(0, [&] { ++num_run; });
   EXPECT_EQ(refused.code(), StatusCode::kOverloaded);
   gate.open();
   while (pool->num_waiting_long() > 0) std::this_thread::yield();
-  EXPECT_TRUE(strand->post_long([&] { ++num_run; }).is_ok());
+  EXPECT_TRUE(strand->post_long(0, [&] { ++num_run; }).is_ok());
   pool.reset();
   EXPECT_EQ(num_run.load(), 3);
 }

@@ -124,7 +124,7 @@ RouteHandler in_pool(std::shared_ptr<const ApiContext> context,
   return [context = std::move(context), make](std::shared_ptr<HttpExchange> exchange) {
     const std::shared_ptr<TextStrand> strand = context->pool.create_strand();
     // The strand lives until its tasks have run: the pool holds it.
-    const Status posted = strand->post_long([context, make, exchange] {
+    const Status posted = strand->post_long(exchange->request().body.size(), [context, make, exchange] {
       if (exchange->is_closed()) return;
       try {
         exchange->respond(make(*context, exchange->request()));
